@@ -1,0 +1,2 @@
+//! The pure core of raidd.
+#![forbid(unsafe_code)]

@@ -1,0 +1,1 @@
+//! ublk-frontend
