@@ -1,2 +1,5 @@
 //! The pure core of raidd.
 #![forbid(unsafe_code)]
+
+pub mod geometry;
+pub mod units;
