@@ -1,0 +1,241 @@
+//! The boundary between the control plane and the data path.
+//!
+//! The control plane opens members, decides what an array is and starts it through [`ArrayStarter`]; it then
+//! holds a [`RunningArray`] until it is stopped. Both traits are the whole of what it knows of engines and ublk, so
+//! that its tests run with a simulated array. Plain data and two traits; costs nothing on the I/O path.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use raid_core::superblock::Superblock;
+use serde::{Deserialize, Serialize};
+
+/// One member, opened and held by this process.
+#[derive(Debug, Clone)]
+pub struct MemberDevice {
+    /// Role number in the array (0..n), or `None` for a spare.
+    pub slot: Option<u16>,
+    /// The path the operator gave, or the kernel's name for a scanned device.
+    pub path: PathBuf,
+    /// Opened `O_RDWR | O_EXCL | O_DIRECT` (read only if the array is read only). Closing the last clone gives the
+    /// member back to others, so whoever stops an array must drop every clone.
+    pub file: Arc<File>,
+    /// The superblock as read from this member; per-member fields (data offset, dev number) are its own.
+    pub superblock: Superblock,
+    /// Logical block size in bytes.
+    pub logical_block: u32,
+    /// Whole size of the device in sectors.
+    pub size_sectors: u64,
+}
+
+/// Everything about a start that is configuration and not on the members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArrayOptions {
+    /// ublk queues, each with an engine thread.
+    pub queues: u16,
+    /// Requests in flight per queue.
+    pub depth: u16,
+    /// Largest request the block device takes, in bytes; the data path raises it to a full stripe.
+    pub max_request_bytes: u32,
+    /// Use automatic buffer registration where the kernel has it.
+    pub zero_copy: bool,
+    /// Serve reads only and write nothing to the members, superblocks included.
+    pub read_only: bool,
+    /// Idle time after which a dirty array is marked clean, in milliseconds.
+    pub safe_mode_delay_ms: u64,
+    /// Background rate kept up while the foreground is busy, bytes per second.
+    pub resync_floor_bytes: u64,
+    /// Background rate never exceeded, bytes per second.
+    pub resync_ceiling_bytes: Option<u64>,
+    /// Name of a parity engine; `None` lets the program choose.
+    pub parity_engine: Option<String>,
+    /// Fixed ublk device id; `None` takes the next free one.
+    pub device_id: Option<u32>,
+    /// Buffer memory per queue in bytes.
+    pub frame_bytes: u64,
+}
+
+/// Where one member stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemberState {
+    /// Holds current data.
+    InSync,
+    /// Being filled.
+    Rebuilding,
+    /// Not part of the data yet.
+    Spare,
+    /// Failed while the array ran.
+    Faulty,
+    /// No device for this slot.
+    Missing,
+}
+
+/// One row of `detail`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemberStatus {
+    /// Role number, `None` for a spare.
+    pub slot: Option<u16>,
+    /// Device path, `None` when missing.
+    pub path: Option<PathBuf>,
+    /// State now.
+    pub state: MemberState,
+    /// Read and write errors seen since start.
+    pub errors: u64,
+}
+
+/// What a background walk does; the words are mdadm's `sync_action`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SweepKind {
+    /// Restores parity after creation or an unclean stop.
+    Resync,
+    /// Fills a new member.
+    Recover,
+    /// Compares parity and counts differences.
+    Check,
+    /// Rewrites parity that differs.
+    Repair,
+}
+
+/// Progress of a background walk, in bytes of one member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SweepStatus {
+    /// What it does.
+    pub kind: SweepKind,
+    /// Bytes of each member done.
+    pub done_bytes: u64,
+    /// Bytes of each member in all.
+    pub total_bytes: u64,
+    /// Recent rate in bytes per second, 0 when unknown.
+    pub rate_bytes_per_s: u64,
+}
+
+/// Whether the array serves I/O.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Health {
+    /// Every slot is in sync.
+    Optimal,
+    /// Serves I/O with slots missing.
+    Degraded,
+    /// More slots are lost than the level tolerates: I/O fails.
+    Failed,
+}
+
+/// A snapshot of a running array.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArrayStatus {
+    /// Name without the host part.
+    pub name: String,
+    /// Array uuid, raw superblock bytes.
+    pub uuid: [u8; 16],
+    /// RAID level as a number.
+    pub level: u8,
+    /// MD's layout number.
+    pub layout: u32,
+    /// Chunk in bytes.
+    pub chunk_bytes: u64,
+    /// Size of the block device in bytes.
+    pub size_bytes: u64,
+    /// Used bytes per member (parity levels), 0 for RAID 0.
+    pub member_bytes: u64,
+    /// Logical block size of the block device in bytes.
+    pub logical_block: u32,
+    /// Superblock event count.
+    pub events: u64,
+    /// Block device node.
+    pub device: PathBuf,
+    /// Serves I/O fully, degraded, or not at all.
+    pub health: Health,
+    /// False while writes make the members differ from a clean superblock (mdadm's `active`).
+    pub clean: bool,
+    /// Started read only.
+    pub read_only: bool,
+    /// One row per slot, then spares and faulty devices.
+    pub members: Vec<MemberStatus>,
+    /// Background walk in progress.
+    pub sweep: Option<SweepStatus>,
+    /// Name of the parity engine in use.
+    pub parity_engine: String,
+    /// ublk features in use, by name.
+    pub ublk_features: Vec<String>,
+    /// Counters by name; units are in the names.
+    pub counters: std::collections::BTreeMap<String, u64>,
+}
+
+/// Why an array did not start. Nothing of it is left behind.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// ublk is not there at all.
+    #[error("the kernel's ublk driver is not available ({reason}); {remedy}")]
+    NoUblk {
+        /// What was tried and how it failed.
+        reason: String,
+        /// What the operator can do.
+        remedy: String,
+    },
+    /// The kernel lacks something that cannot be done without.
+    #[error("this kernel's ublk driver lacks {0}; Linux 6.5 or newer is needed")]
+    MissingFeature(String),
+    /// A request to the driver failed.
+    #[error("{operation} failed: {source}")]
+    Device {
+        /// What was being done.
+        operation: String,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// A member could not be read or written at start.
+    #[error("{path}: {source}")]
+    Member {
+        /// Which member.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// The wish cannot be met (layout, engine name, memory).
+    #[error("{0}")]
+    Unsupported(String),
+}
+
+/// Why an array did not stop. It goes on running.
+#[derive(Debug, thiserror::Error)]
+pub enum StopError {
+    /// The block device is open or mounted.
+    #[error("the device is in use")]
+    Busy,
+    /// The clean superblock could not be written or the device not removed.
+    #[error("{operation} failed: {source}")]
+    Failed {
+        /// What was being done.
+        operation: String,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+}
+
+/// A running array. Dropping it without `stop` must leave the members as a crash would.
+pub trait RunningArray: Send + Sync {
+    /// A snapshot; never waits for I/O.
+    fn status(&self) -> ArrayStatus;
+
+    /// Marks the members clean, removes the block device, ends the threads and closes every member before it
+    /// returns. On an error the array goes on as before. Called once at a time; not called again after `Ok`.
+    fn stop(&self) -> Result<(), StopError>;
+}
+
+/// Starts arrays. One per daemon.
+pub trait ArrayStarter: Send + Sync {
+    /// Starts one array. On an error every member has been closed and no device is left.
+    fn start(
+        &self,
+        verdict: raid_core::assemble::AssembledArray,
+        members: Vec<MemberDevice>,
+        options: ArrayOptions,
+    ) -> Result<Arc<dyn RunningArray>, StartError>;
+
+    /// Names of the ublk features that a start would use, for the log line at start-up; an error says why none can.
+    fn probe(&self) -> Result<Vec<String>, StartError>;
+}
