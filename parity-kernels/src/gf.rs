@@ -1,0 +1,77 @@
+//! The field GF(2^8) with polynomial x^8+x^4+x^3+x^2+1 (0x11d) and generator 2.
+//!
+//! Owns the tables, all computed at compile time: 768 bytes of logarithms and powers, 2 KiB of
+//! bit matrices and 8 KiB of half-byte products (the last two only where an engine uses them).
+//! Addition in this field is XOR.
+
+/// The low byte of the polynomial: what `x^8` reduces to.
+pub const REDUCTION: u8 = 0x1d;
+
+/// Number of non-zero elements, and so the period of the powers of two.
+pub const ORDER: usize = 255;
+
+/// `2 * x`.
+#[inline]
+pub const fn double(x: u8) -> u8 {
+    (x << 1) ^ if x & 0x80 != 0 { REDUCTION } else { 0 }
+}
+
+const fn powers() -> [u8; 2 * ORDER] {
+    let mut table = [0; 2 * ORDER];
+    let mut x = 1;
+    let mut i = 0;
+    while i < 2 * ORDER {
+        table[i] = x;
+        x = double(x);
+        i += 1;
+    }
+    table
+}
+
+const fn logarithms() -> [u8; 256] {
+    let mut table = [0; 256];
+    let mut i = 0;
+    while i < ORDER {
+        table[POWERS[i] as usize] = i as u8;
+        i += 1;
+    }
+    table
+}
+
+/// `POWERS[i]` is `2^i`; two periods long, so that a sum of two logarithms needs no reduction.
+static POWERS: [u8; 2 * ORDER] = powers();
+static LOGARITHMS: [u8; 256] = logarithms();
+
+/// `2^exponent`; the exponent counts modulo 255.
+#[inline]
+pub const fn power(exponent: usize) -> u8 {
+    POWERS[exponent % ORDER]
+}
+
+/// The `i` in `0..=254` with `2^i == x`.
+///
+/// # Panics
+/// If `x` is zero, which is no power of two.
+#[inline]
+pub const fn log(x: u8) -> u8 {
+    assert!(x != 0, "zero has no logarithm");
+    LOGARITHMS[x as usize]
+}
+
+/// `a * b`.
+#[inline]
+pub const fn mul(a: u8, b: u8) -> u8 {
+    if a == 0 || b == 0 {
+        return 0;
+    }
+    POWERS[LOGARITHMS[a as usize] as usize + LOGARITHMS[b as usize] as usize]
+}
+
+/// The `y` with `x * y == 1`.
+///
+/// # Panics
+/// If `x` is zero, which has no inverse.
+#[inline]
+pub const fn inverse(x: u8) -> u8 {
+    POWERS[ORDER - log(x) as usize]
+}
