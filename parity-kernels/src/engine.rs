@@ -3,10 +3,15 @@
 //! Owns the argument checks, so that an engine may rely on equal lengths. A call costs one match
 //! on top of the arithmetic.
 
-use crate::coeff;
+use crate::coeff::{self, Solution};
+use crate::fold::{self, Sink, Term};
 use crate::gf;
 use crate::job::{Change, LostData, Mismatch, RecoverError, Source};
 use crate::scalar;
+use crate::sink::{Add, Compare, FromBoth, FromP, FromQ, Put};
+use crate::swar::Swar;
+#[cfg(target_arch = "x86_64")]
+use crate::x86::{Avx2, Avx2Gfni, Avx512, Avx512Gfni};
 
 /// An instruction set to do parity arithmetic with. Copy it freely; it holds no state.
 #[derive(Clone, Copy, Debug)]
@@ -15,11 +20,27 @@ pub struct Engine(Kind);
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Scalar,
+    Swar,
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+    #[cfg(target_arch = "x86_64")]
+    Avx2Gfni(Avx2Gfni),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+    #[cfg(target_arch = "x86_64")]
+    Avx512Gfni(Avx512Gfni),
 }
 
 impl Engine {
-    /// Every engine name, fastest first. Not all exist on every machine.
-    pub const NAMES: &'static [&'static str] = &["scalar"];
+    /// The name of every engine, fastest first. Not all exist on every machine.
+    pub const NAMES: &'static [&'static str] = &[
+        "avx512-gfni",
+        "avx2-gfni",
+        "avx512",
+        "avx2",
+        "swar",
+        "scalar",
+    ];
 
     /// The fastest engine of this machine.
     pub fn detect() -> Engine {
@@ -34,18 +55,38 @@ impl Engine {
         Engine(Kind::Scalar)
     }
 
-    /// The engine of that name; `None` if there is none or this machine lacks it.
+    /// The engine of that name, one of [`Engine::NAMES`]; `None` if there is no such engine or
+    /// this machine lacks its instructions.
     pub fn by_name(name: &str) -> Option<Engine> {
-        match name {
-            "scalar" => Some(Engine(Kind::Scalar)),
-            _ => None,
-        }
+        let kind = match name {
+            "scalar" => Kind::Scalar,
+            "swar" => Kind::Swar,
+            #[cfg(target_arch = "x86_64")]
+            "avx2" => Kind::Avx2(Avx2::detect()?),
+            #[cfg(target_arch = "x86_64")]
+            "avx2-gfni" => Kind::Avx2Gfni(Avx2Gfni::detect()?),
+            #[cfg(target_arch = "x86_64")]
+            "avx512" => Kind::Avx512(Avx512::detect()?),
+            #[cfg(target_arch = "x86_64")]
+            "avx512-gfni" => Kind::Avx512Gfni(Avx512Gfni::detect()?),
+            _ => return None,
+        };
+        Some(Engine(kind))
     }
 
     /// The name, one of [`Engine::NAMES`].
     pub fn name(&self) -> &'static str {
         match self.0 {
             Kind::Scalar => "scalar",
+            Kind::Swar => "swar",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2(_) => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2Gfni(_) => "avx2-gfni",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512(_) => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512Gfni(_) => "avx512-gfni",
         }
     }
 
@@ -59,8 +100,14 @@ impl Engine {
         };
         check_sources(data, len);
         check_parities(p.as_deref(), q.as_deref(), len);
-        match self.0 {
-            Kind::Scalar => scalar::encode(data, len, p, q),
+        if let Kind::Scalar = self.0 {
+            return scalar::encode(data, len, p, q);
+        }
+        match (p, q) {
+            (Some(p), Some(q)) => self.fold(data, len, &mut Put::<true, true> { p, q }),
+            (Some(p), None) => self.fold(data, len, &mut Put::<true, false> { p, q: &mut [] }),
+            (None, Some(q)) => self.fold(data, len, &mut Put::<false, true> { p: &mut [], q }),
+            (None, None) => {}
         }
     }
 
@@ -77,8 +124,14 @@ impl Engine {
             check_operand(change.new, change.exp, len);
         }
         check_parities(p.as_deref(), q.as_deref(), len);
-        match self.0 {
-            Kind::Scalar => scalar::update(changed, len, p, q),
+        if let Kind::Scalar = self.0 {
+            return scalar::update(changed, len, p, q);
+        }
+        match (p, q) {
+            (Some(p), Some(q)) => self.fold(changed, len, &mut Add::<true, true> { p, q }),
+            (Some(p), None) => self.fold(changed, len, &mut Add::<true, false> { p, q: &mut [] }),
+            (None, Some(q)) => self.fold(changed, len, &mut Add::<false, true> { p: &mut [], q }),
+            (None, None) => {}
         }
     }
 
@@ -110,8 +163,42 @@ impl Engine {
         for lost in &*lost {
             check_operand(lost.out, lost.exp, len);
         }
-        match self.0 {
-            Kind::Scalar => scalar::recover(data, len, p, q, lost, solution),
+        if let Kind::Scalar = self.0 {
+            scalar::recover(data, len, p, q, lost, solution);
+            return Ok(());
+        }
+        match (solution, p, q, lost) {
+            (Solution::FromP, Some(p), _, [lost]) => {
+                self.fold(data, len, &mut FromP { p, out: lost.out });
+            }
+            (Solution::FromQ { scale }, _, Some(q), [lost]) => {
+                self.fold(
+                    data,
+                    len,
+                    &mut FromQ {
+                        q,
+                        out: lost.out,
+                        scale,
+                    },
+                );
+            }
+            (Solution::FromBoth { a, b }, Some(p), Some(q), [x, y]) => {
+                self.fold(
+                    data,
+                    len,
+                    &mut FromBoth {
+                        p,
+                        q,
+                        x: x.out,
+                        y: y.out,
+                        a,
+                        b,
+                    },
+                );
+            }
+            (solution, _, _, lost) => {
+                unreachable!("{solution:?} does not fit {} lost chunks", lost.len())
+            }
         }
         Ok(())
     }
@@ -126,8 +213,45 @@ impl Engine {
         };
         check_sources(data, len);
         check_parities(p, q, len);
+        if let Kind::Scalar = self.0 {
+            return scalar::check(data, len, p, q);
+        }
+        match (p, q) {
+            (Some(p), Some(q)) => self.compare::<true, true>(data, len, p, q),
+            (Some(p), None) => self.compare::<true, false>(data, len, p, &[]),
+            (None, Some(q)) => self.compare::<false, true>(data, len, &[], q),
+            (None, None) => Mismatch::default(),
+        }
+    }
+
+    fn compare<const P: bool, const Q: bool>(
+        &self,
+        data: &[Source],
+        len: usize,
+        p: &[u8],
+        q: &[u8],
+    ) -> Mismatch {
+        let mut compare = Compare::<P, Q> {
+            p,
+            q,
+            mismatch: Mismatch::default(),
+        };
+        self.fold(data, len, &mut compare);
+        compare.mismatch
+    }
+
+    fn fold<T: Term, S: Sink>(&self, terms: &[T], len: usize, sink: &mut S) {
         match self.0 {
-            Kind::Scalar => scalar::check(data, len, p, q),
+            Kind::Scalar => unreachable!("the scalar engine has its own loops"),
+            Kind::Swar => fold::fold(Swar, terms, len, sink),
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2(token) => token.fold(terms, len, sink),
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2Gfni(token) => token.fold(terms, len, sink),
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512(token) => token.fold(terms, len, sink),
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512Gfni(token) => token.fold(terms, len, sink),
         }
     }
 }

@@ -75,3 +75,63 @@ pub const fn mul(a: u8, b: u8) -> u8 {
 pub const fn inverse(x: u8) -> u8 {
     POWERS[ORDER - log(x) as usize]
 }
+
+/// The products of one coefficient with all half bytes: `low[i] = c * i`, `high[i] = c * 16i`.
+/// A product with a whole byte is the sum of two of them.
+#[derive(Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
+pub(crate) struct HalfByteProducts {
+    pub low: [u8; 16],
+    pub high: [u8; 16],
+}
+
+const fn half_byte_products() -> [HalfByteProducts; 256] {
+    let mut table = [HalfByteProducts {
+        low: [0; 16],
+        high: [0; 16],
+    }; 256];
+    let mut c = 0;
+    while c < 256 {
+        let mut i = 0;
+        while i < 16 {
+            table[c].low[i] = mul(c as u8, i as u8);
+            table[c].high[i] = mul(c as u8, (i as u8) << 4);
+            i += 1;
+        }
+        c += 1;
+    }
+    table
+}
+
+/// [`HalfByteProducts`] of every coefficient.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
+pub(crate) static HALF_BYTE_PRODUCTS: [HalfByteProducts; 256] = half_byte_products();
+
+/// Multiplication by `c` as an 8 by 8 matrix over bits, in the form that the x86 instruction
+/// `gf2p8affineqb` takes: byte `7 - i` of the word holds the input bits that sum to output bit `i`.
+/// The polynomial enters only here, which is why that instruction does for 0x11d although its
+/// sister `gf2p8mulb` is fixed to another polynomial.
+const fn bit_matrices() -> [u64; 256] {
+    let mut table = [0; 256];
+    let mut c = 0;
+    while c < 256 {
+        let mut input = 0;
+        while input < 8 {
+            let product = mul(c as u8, 1 << input);
+            let mut output = 0;
+            while output < 8 {
+                if product >> output & 1 != 0 {
+                    table[c] |= 1u64 << (8 * (7 - output) + input);
+                }
+                output += 1;
+            }
+            input += 1;
+        }
+        c += 1;
+    }
+    table
+}
+
+/// The bit matrix of every coefficient.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
+pub(crate) static BIT_MATRICES: [u64; 256] = bit_matrices();

@@ -12,9 +12,14 @@
 pub mod buf;
 pub mod coeff;
 pub mod engine;
+mod fold;
 pub mod gf;
 pub mod job;
 pub mod scalar;
+mod sink;
+mod swar;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 pub use buf::{Arena, BufRange};
 pub use engine::Engine;

@@ -1,0 +1,147 @@
+//! What the operations do with the sums that [`crate::fold`] hands over, one type per operation.
+//!
+//! A parity that a type does not have (`P` or `Q` false) is an empty slice and never looked at.
+
+use crate::fold::{self, Block, Lane, Sink};
+use crate::job::Mismatch;
+
+/// Encode: the sums are the parity.
+pub(crate) struct Put<'a, const P: bool, const Q: bool> {
+    pub p: &'a mut [u8],
+    pub q: &'a mut [u8],
+}
+
+impl<const HAS_P: bool, const HAS_Q: bool> Sink for Put<'_, HAS_P, HAS_Q> {
+    const P: bool = HAS_P;
+    const Q: bool = HAS_Q;
+
+    #[inline(always)]
+    fn take<L: Lane>(&mut self, lane: L, at: usize, len: usize, p: Block<L>, q: Block<L>) -> bool {
+        if HAS_P {
+            fold::store(lane, p, self.p, at, len);
+        }
+        if HAS_Q {
+            fold::store(lane, q, self.q, at, len);
+        }
+        true
+    }
+}
+
+/// Update: the sums are the difference to the parity.
+pub(crate) struct Add<'a, const P: bool, const Q: bool> {
+    pub p: &'a mut [u8],
+    pub q: &'a mut [u8],
+}
+
+impl<const HAS_P: bool, const HAS_Q: bool> Sink for Add<'_, HAS_P, HAS_Q> {
+    const P: bool = HAS_P;
+    const Q: bool = HAS_Q;
+
+    #[inline(always)]
+    fn take<L: Lane>(&mut self, lane: L, at: usize, len: usize, p: Block<L>, q: Block<L>) -> bool {
+        if HAS_P {
+            let sum = fold::add(lane, p, fold::load(lane, self.p, at, len));
+            fold::store(lane, sum, self.p, at, len);
+        }
+        if HAS_Q {
+            let sum = fold::add(lane, q, fold::load(lane, self.q, at, len));
+            fold::store(lane, sum, self.q, at, len);
+        }
+        true
+    }
+}
+
+/// Recover one chunk from P.
+pub(crate) struct FromP<'a> {
+    pub p: &'a [u8],
+    pub out: &'a mut [u8],
+}
+
+impl Sink for FromP<'_> {
+    const P: bool = true;
+    const Q: bool = false;
+
+    #[inline(always)]
+    fn take<L: Lane>(&mut self, lane: L, at: usize, len: usize, p: Block<L>, _: Block<L>) -> bool {
+        let p = fold::add(lane, p, fold::load(lane, self.p, at, len));
+        fold::store(lane, p, self.out, at, len);
+        true
+    }
+}
+
+/// Recover one chunk from Q.
+pub(crate) struct FromQ<'a> {
+    pub q: &'a [u8],
+    pub out: &'a mut [u8],
+    /// As in [`crate::coeff::Solution::FromQ`].
+    pub scale: u8,
+}
+
+impl Sink for FromQ<'_> {
+    const P: bool = false;
+    const Q: bool = true;
+
+    #[inline(always)]
+    fn take<L: Lane>(&mut self, lane: L, at: usize, len: usize, _: Block<L>, q: Block<L>) -> bool {
+        let q = fold::add(lane, q, fold::load(lane, self.q, at, len));
+        fold::store(lane, fold::scale(lane, self.scale, q), self.out, at, len);
+        true
+    }
+}
+
+/// Recover two chunks from P and Q.
+pub(crate) struct FromBoth<'a> {
+    pub p: &'a [u8],
+    pub q: &'a [u8],
+    pub x: &'a mut [u8],
+    pub y: &'a mut [u8],
+    /// As in [`crate::coeff::Solution::FromBoth`].
+    pub a: u8,
+    /// Likewise.
+    pub b: u8,
+}
+
+impl Sink for FromBoth<'_> {
+    const P: bool = true;
+    const Q: bool = true;
+
+    #[inline(always)]
+    fn take<L: Lane>(&mut self, lane: L, at: usize, len: usize, p: Block<L>, q: Block<L>) -> bool {
+        let p = fold::add(lane, p, fold::load(lane, self.p, at, len));
+        let q = fold::add(lane, q, fold::load(lane, self.q, at, len));
+        let x = fold::add(
+            lane,
+            fold::scale(lane, self.a, p),
+            fold::scale(lane, self.b, q),
+        );
+        fold::store(lane, x, self.x, at, len);
+        fold::store(lane, fold::add(lane, p, x), self.y, at, len);
+        true
+    }
+}
+
+/// Check: the sums should be the parity.
+pub(crate) struct Compare<'a, const P: bool, const Q: bool> {
+    pub p: &'a [u8],
+    pub q: &'a [u8],
+    pub mismatch: Mismatch,
+}
+
+impl<const HAS_P: bool, const HAS_Q: bool> Sink for Compare<'_, HAS_P, HAS_Q> {
+    const P: bool = HAS_P;
+    const Q: bool = HAS_Q;
+
+    #[inline(always)]
+    fn take<L: Lane>(&mut self, lane: L, at: usize, len: usize, p: Block<L>, q: Block<L>) -> bool {
+        if HAS_P {
+            let difference = fold::add(lane, p, fold::load(lane, self.p, at, len));
+            self.mismatch.p |= !fold::is_zero(lane, difference);
+        }
+        if HAS_Q {
+            let difference = fold::add(lane, q, fold::load(lane, self.q, at, len));
+            self.mismatch.q |= !fold::is_zero(lane, difference);
+        }
+        // Nothing more to learn once everything that is compared has differed.
+        self.mismatch != Mismatch { p: HAS_P, q: HAS_Q }
+    }
+}
