@@ -2,4 +2,5 @@
 #![forbid(unsafe_code)]
 
 pub mod geometry;
+pub mod path;
 pub mod units;

@@ -1,0 +1,570 @@
+//! What the queues of one array share in the long run: which members are in, clean or dirty, how far parity is in sync.
+//!
+//! The manager publishes a [`View`] and writes the members' superblocks. Its promises:
+//! - data is written only while the members say "dirty";
+//! - a write that a failed member missed is acknowledged only when the failure is durable on the survivors *and* every
+//!   queue has stopped using the member ([`View::recorded`]);
+//! - "clean" is written only when every queue has said that it is without writes and will stay so until told otherwise.
+//!
+//! A lost member is recorded twice, each time with one more event. One record interrupted by a power cut leaves survivors one
+//! event apart, which counts as equally fresh; two complete ones leave the lost member two events behind, which counts as
+//! stale for MD of every age, even where a kernel believes a member's own role.
+//!
+//! One record (superblock write to all present members) is in flight at a time; what changes meanwhile goes into the next.
+
+use super::types::{MemberError, Msg, SlotSet, View};
+
+/// What happens to the manager.
+#[derive(Clone, Debug)]
+pub enum ManagerEvent {
+    /// A queue says something.
+    Msg(Msg),
+    /// A superblock of the record in flight is durable, or the member failed to take it.
+    Recorded {
+        /// Which member.
+        slot: u16,
+        /// Written and flushed.
+        ok: bool,
+    },
+    /// Time has passed.
+    Tick,
+    /// No requests come any more: leave the members clean.
+    Stop,
+}
+
+/// What the edge must do for the manager.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ManagerAction {
+    /// Hand a message to one queue.
+    Send {
+        /// Which.
+        queue: u16,
+        /// Content.
+        msg: Msg,
+    },
+    /// Write superblocks, durably, and answer each with [`ManagerEvent::Recorded`].
+    Record(Record),
+    /// Something an operator wants to know.
+    Note(Note),
+    /// All is recorded; the queues are idle.
+    Stopped,
+}
+
+/// The content of a superblock write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// New event count.
+    pub events: u64,
+    /// MD's resync_offset: `u64::MAX` clean, 0 dirty, else a checkpoint in member sectors.
+    pub resync_offset: u64,
+    /// Slots whose members are not in the array (any more).
+    pub missing: SlotSet,
+    /// Slots to write to.
+    pub targets: SlotSet,
+}
+
+/// Facts for logs and events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// A member left the array.
+    MemberFailed {
+        /// Which.
+        slot: u16,
+        /// Why.
+        error: MemberError,
+    },
+    /// More members are lost than the level tolerates.
+    ArrayFailed,
+    /// The sweep has reached the end: parity is in sync.
+    InSync {
+        /// Bands whose parity was put right.
+        repaired: u64,
+    },
+    /// The sweep met bands that cannot be read and has stopped.
+    SweepStuck {
+        /// First band of the window.
+        band: u64,
+    },
+}
+
+/// Facts that do not change, and the state found on the members.
+#[derive(Clone, Debug)]
+pub struct ManagerConfig {
+    /// Members of the array.
+    pub members: u16,
+    /// How many may be missing.
+    pub parities: u16,
+    /// Queues.
+    pub queues: u16,
+    /// Bands of the array (0 for RAID 0).
+    pub bands: u64,
+    /// Sectors of a band on each member.
+    pub band_rows: u32,
+    /// Event count found.
+    pub events: u64,
+    /// resync_offset found.
+    pub resync_offset: u64,
+    /// Slots without a member.
+    pub missing: SlotSet,
+    /// Some missing member is not yet recorded as such.
+    pub unrecorded: bool,
+    /// Never write anything.
+    pub read_only: bool,
+    /// Idle time after which the array is marked clean, in ms.
+    pub safe_mode_delay_ms: u64,
+    /// Least sweep rate while requests arrive, bytes per second of each member.
+    pub sweep_floor: u64,
+    /// Highest sweep rate, bytes per second of each member.
+    pub sweep_ceiling: Option<u64>,
+    /// Bands of one sweep window.
+    pub window: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Batch {
+    record: Record,
+    pending: SlotSet,
+    failed: SlotSet,
+    epoch: u32,
+    /// An earlier record already named these missing members.
+    confirms: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Round {
+    None,
+    Asked { round: u32, quiet: u16 },
+}
+
+/// See the module comment.
+#[derive(Clone, Debug)]
+pub struct Manager {
+    cfg: ManagerConfig,
+    view: View,
+    events: u64,
+    acks: Vec<u32>,
+    durable_epoch: u32,
+    half_epoch: u32,
+    batch: Option<Batch>,
+    /// What the members say now.
+    disk_dirty: bool,
+    disk_resync: u64,
+    want_dirty: bool,
+    /// All queues are quiet: the next record says clean.
+    all_quiet: bool,
+    round: Round,
+    rounds: u32,
+    last_round_ms: u64,
+    swept: u64,
+    repaired: u64,
+    window: Option<u64>,
+    stuck: bool,
+    next_window_ms: u64,
+    window_started_ms: u64,
+    stopping: bool,
+    stopped: bool,
+}
+
+impl Manager {
+    /// Takes over the state found on the members. Call [`Manager::start`] next.
+    pub fn new(cfg: ManagerConfig) -> Manager {
+        let parity = cfg.parities > 0;
+        let missing = cfg.missing.len();
+        let bands_done = if !parity || cfg.resync_offset == u64::MAX {
+            cfg.bands
+        } else {
+            (cfg.resync_offset / u64::from(cfg.band_rows)).min(cfg.bands)
+        };
+        let failed = missing > usize::from(cfg.parities);
+        let epoch = u32::from(cfg.unrecorded && !cfg.read_only);
+        Manager {
+            view: View {
+                epoch,
+                recorded: 0,
+                missing: cfg.missing,
+                failed,
+                writable: !parity && !cfg.read_only,
+                read_only: cfg.read_only,
+                synced: if bands_done == cfg.bands {
+                    u64::MAX
+                } else {
+                    bands_done
+                },
+            },
+            events: cfg.events,
+            acks: vec![epoch; usize::from(cfg.queues)],
+            durable_epoch: 0,
+            half_epoch: 0,
+            batch: None,
+            disk_dirty: parity && cfg.resync_offset == 0,
+            disk_resync: cfg.resync_offset,
+            want_dirty: false,
+            all_quiet: false,
+            round: Round::None,
+            rounds: 0,
+            last_round_ms: 0,
+            swept: bands_done,
+            repaired: 0,
+            window: None,
+            stuck: false,
+            next_window_ms: 0,
+            window_started_ms: 0,
+            stopping: false,
+            stopped: false,
+            cfg,
+        }
+    }
+
+    /// What queues must start from.
+    pub fn view(&self) -> View {
+        self.view
+    }
+
+    /// Event count of the last record begun.
+    pub fn events(&self) -> u64 {
+        self.events
+    }
+
+    /// Bands in sync, all bands.
+    pub fn progress(&self) -> (u64, u64) {
+        (self.swept, self.cfg.bands)
+    }
+
+    /// A sweep is under way or due.
+    pub fn sweeping(&self) -> bool {
+        self.swept < self.cfg.bands && self.may_sweep()
+    }
+
+    /// The members say that writes may be in flight.
+    pub fn dirty(&self) -> bool {
+        self.disk_dirty
+    }
+
+    /// Whether no superblock write is in flight or due.
+    pub fn settled(&self) -> bool {
+        self.batch.is_none() && self.view.recorded == self.view.epoch
+    }
+
+    /// Begins: records members that were found missing.
+    pub fn start(&mut self, now_ms: u64, out: &mut Vec<ManagerAction>) {
+        self.last_round_ms = now_ms;
+        self.maintain(now_ms, out);
+    }
+
+    /// Takes one event in.
+    pub fn event(&mut self, now_ms: u64, event: ManagerEvent, out: &mut Vec<ManagerAction>) {
+        match event {
+            ManagerEvent::Msg(msg) => self.message(now_ms, msg, out),
+            ManagerEvent::Recorded { slot, ok } => self.recorded(slot, ok, out),
+            ManagerEvent::Tick => {}
+            ManagerEvent::Stop => self.stopping = true,
+        }
+        self.maintain(now_ms, out);
+    }
+
+    fn message(&mut self, now_ms: u64, msg: Msg, out: &mut Vec<ManagerAction>) {
+        match msg {
+            Msg::NeedDirty { .. } => {
+                self.want_dirty = true;
+                self.all_quiet = false;
+                if self.round != Round::None {
+                    self.round = Round::None;
+                    self.last_round_ms = now_ms;
+                }
+                if self.disk_dirty && !self.cleaning() {
+                    self.view.writable = true;
+                    self.want_dirty = false;
+                    self.publish(out);
+                }
+            }
+            Msg::MemberFailed { slot, error } => self.member_failed(slot, error, out),
+            Msg::ViewAck { queue, epoch } => {
+                let ack = &mut self.acks[usize::from(queue)];
+                *ack = (*ack).max(epoch);
+                self.check_recorded(out);
+            }
+            Msg::Quiet { round, quiet, .. } => {
+                let Round::Asked {
+                    round: asked,
+                    quiet: so_far,
+                } = self.round
+                else {
+                    return;
+                };
+                if asked != round {
+                    return;
+                }
+                if !quiet {
+                    self.round = Round::None;
+                    self.last_round_ms = now_ms;
+                    // Those that have stopped writing may go on.
+                    self.publish(out);
+                } else if so_far + 1 == self.cfg.queues {
+                    self.round = Round::None;
+                    self.last_round_ms = now_ms;
+                    self.view.writable = false;
+                    self.all_quiet = true;
+                } else {
+                    self.round = Round::Asked {
+                        round,
+                        quiet: so_far + 1,
+                    };
+                }
+            }
+            Msg::SweepDone {
+                end,
+                repaired,
+                unreadable,
+                foreground,
+            } => {
+                self.sweep_done(now_ms, end, repaired, unreadable, foreground, out);
+            }
+            Msg::Seg { .. }
+            | Msg::SegDone { .. }
+            | Msg::View(_)
+            | Msg::Quiesce { .. }
+            | Msg::Sweep { .. }
+            | Msg::SweepAbort => unreachable!("a message for a queue"),
+        }
+    }
+
+    fn publish(&self, out: &mut Vec<ManagerAction>) {
+        for queue in 0..self.cfg.queues {
+            out.push(ManagerAction::Send {
+                queue,
+                msg: Msg::View(self.view),
+            });
+        }
+    }
+
+    fn member_failed(&mut self, slot: u16, error: MemberError, out: &mut Vec<ManagerAction>) {
+        if self.cfg.parities == 0 || self.view.missing.contains(slot) || self.view.failed {
+            return;
+        }
+        out.push(ManagerAction::Note(Note::MemberFailed { slot, error }));
+        self.view.missing.insert(slot);
+        self.view.epoch += 1;
+        if self.view.missing.len() > usize::from(self.cfg.parities) {
+            // The members keep saying what they said when the array was last whole enough.
+            self.view.failed = true;
+            out.push(ManagerAction::Note(Note::ArrayFailed));
+        }
+        if self.window.is_some() {
+            out.push(ManagerAction::Send {
+                queue: 0,
+                msg: Msg::SweepAbort,
+            });
+        }
+        self.publish(out);
+    }
+
+    fn recorded(&mut self, slot: u16, ok: bool, out: &mut Vec<ManagerAction>) {
+        let batch = self.batch.as_mut().expect("a record is in flight");
+        batch.pending.remove(slot);
+        if !ok {
+            batch.failed.insert(slot);
+        }
+        if !batch.pending.is_empty() {
+            return;
+        }
+        let batch = self.batch.take().expect("checked above");
+        for slot in batch.failed.iter() {
+            self.member_failed(slot, MemberError::Gone, out);
+        }
+        if batch.failed == batch.record.targets {
+            return; // nothing was written anywhere
+        }
+        self.disk_dirty = batch.record.resync_offset == 0 && self.cfg.parities > 0;
+        self.disk_resync = batch.record.resync_offset;
+        self.half_epoch = self.half_epoch.max(batch.epoch);
+        if batch.confirms {
+            self.durable_epoch = self.durable_epoch.max(batch.epoch);
+        }
+        if self.disk_dirty && self.want_dirty && !self.view.failed {
+            self.want_dirty = false;
+            self.view.writable = true;
+            self.publish(out);
+        }
+        self.check_recorded(out);
+    }
+
+    fn check_recorded(&mut self, out: &mut Vec<ManagerAction>) {
+        let known = self.acks.iter().copied().min().unwrap_or(u32::MAX);
+        let recorded = known.min(self.durable_epoch).min(self.view.epoch);
+        if recorded > self.view.recorded {
+            self.view.recorded = recorded;
+            self.publish(out);
+        }
+    }
+
+    /// A record that says clean is in flight.
+    fn cleaning(&self) -> bool {
+        self.batch.is_some_and(|b| b.record.resync_offset != 0)
+    }
+
+    fn may_sweep(&self) -> bool {
+        self.cfg.parities > 0
+            && self.view.missing.is_empty()
+            && !self.view.read_only
+            && !self.stuck
+            && !self.stopping
+    }
+
+    /// The resync_offset of an array without writes.
+    fn clean_offset(&self) -> u64 {
+        if self.cfg.parities == 0 || self.swept >= self.cfg.bands {
+            u64::MAX
+        } else {
+            self.swept * u64::from(self.cfg.band_rows)
+        }
+    }
+
+    /// Starts whatever is due: records, rounds, windows, the end.
+    fn maintain(&mut self, now_ms: u64, out: &mut Vec<ManagerAction>) {
+        if self.stopped {
+            return;
+        }
+        self.maybe_record(out);
+        self.maybe_ask(now_ms, out);
+        self.maybe_sweep(now_ms, out);
+        if self.stopping && self.window.is_none() && self.batch.is_none() {
+            let at_rest = self.cfg.parities == 0 || self.view.read_only || self.view.failed;
+            if at_rest || (self.all_quiet && self.disk_resync == self.clean_offset()) {
+                self.stopped = true;
+                out.push(ManagerAction::Stopped);
+            }
+        }
+    }
+
+    fn maybe_record(&mut self, out: &mut Vec<ManagerAction>) {
+        if self.batch.is_some() || self.view.read_only || self.view.failed || self.cfg.parities == 0
+        {
+            return;
+        }
+        let membership = self.durable_epoch < self.view.epoch;
+        let dirty = self.want_dirty && !self.disk_dirty;
+        let finish = self.stopping || self.swept >= self.cfg.bands;
+        let clean =
+            self.all_quiet && !self.want_dirty && finish && self.disk_resync != self.clean_offset();
+        if !(membership || dirty || clean) {
+            return;
+        }
+        let resync_offset = if clean {
+            self.clean_offset()
+        } else if dirty || self.disk_dirty {
+            0
+        } else {
+            self.disk_resync
+        };
+        let mut targets = SlotSet::EMPTY;
+        for slot in (0..self.cfg.members).filter(|s| !self.view.missing.contains(*s)) {
+            targets.insert(slot);
+        }
+        self.events += 1;
+        let record = Record {
+            events: self.events,
+            resync_offset,
+            missing: self.view.missing,
+            targets,
+        };
+        self.batch = Some(Batch {
+            record,
+            pending: targets,
+            failed: SlotSet::EMPTY,
+            epoch: self.view.epoch,
+            confirms: self.half_epoch == self.view.epoch,
+        });
+        out.push(ManagerAction::Record(record));
+    }
+
+    fn maybe_ask(&mut self, now_ms: u64, out: &mut Vec<ManagerAction>) {
+        if self.cfg.parities == 0 || self.view.read_only || self.view.failed {
+            return;
+        }
+        let idle_due = now_ms >= self.last_round_ms + self.cfg.safe_mode_delay_ms;
+        let due = self.disk_dirty && self.swept >= self.cfg.bands && idle_due;
+        let due = due || (self.stopping && self.window.is_none());
+        if due
+            && self.round == Round::None
+            && !self.all_quiet
+            && self.batch.is_none()
+            && !self.want_dirty
+        {
+            self.rounds += 1;
+            self.round = Round::Asked {
+                round: self.rounds,
+                quiet: 0,
+            };
+            for queue in 0..self.cfg.queues {
+                out.push(ManagerAction::Send {
+                    queue,
+                    msg: Msg::Quiesce { round: self.rounds },
+                });
+            }
+        }
+    }
+
+    fn maybe_sweep(&mut self, now_ms: u64, out: &mut Vec<ManagerAction>) {
+        if self.window.is_some() {
+            if self.stopping {
+                out.push(ManagerAction::Send {
+                    queue: 0,
+                    msg: Msg::SweepAbort,
+                });
+            }
+            return;
+        }
+        if !self.sweeping() || now_ms < self.next_window_ms {
+            return;
+        }
+        let end = (self.swept + self.cfg.window).min(self.cfg.bands);
+        self.window = Some(self.swept);
+        self.window_started_ms = now_ms;
+        out.push(ManagerAction::Send {
+            queue: 0,
+            msg: Msg::Sweep {
+                first: self.swept,
+                end,
+            },
+        });
+    }
+
+    fn sweep_done(
+        &mut self,
+        now_ms: u64,
+        end: u64,
+        repaired: u64,
+        unreadable: u64,
+        foreground: u64,
+        out: &mut Vec<ManagerAction>,
+    ) {
+        let first = self.window.take().expect("a window is being swept");
+        self.repaired += repaired;
+        if unreadable > 0 {
+            self.stuck = true;
+            out.push(ManagerAction::Note(Note::SweepStuck { band: first }));
+            return;
+        }
+        if end <= first {
+            return;
+        }
+        self.swept = end;
+        self.view.synced = if end >= self.cfg.bands { u64::MAX } else { end };
+        self.publish(out);
+        if end >= self.cfg.bands {
+            out.push(ManagerAction::Note(Note::InSync {
+                repaired: self.repaired,
+            }));
+            self.last_round_ms = now_ms;
+            return;
+        }
+        let bytes = (end - first) * u64::from(self.cfg.band_rows) * 512;
+        let rate = match self.cfg.sweep_ceiling {
+            _ if foreground > 0 => Some(self.cfg.sweep_floor.max(1)),
+            ceiling => ceiling,
+        };
+        if let Some(rate) = rate {
+            self.next_window_ms = self.window_started_ms + bytes * 1000 / rate;
+        }
+    }
+}
