@@ -3,4 +3,5 @@
 
 pub mod geometry;
 pub mod path;
+pub mod superblock;
 pub mod units;
