@@ -1,6 +1,7 @@
 //! The pure core of raidd.
 #![forbid(unsafe_code)]
 
+pub mod create;
 pub mod geometry;
 pub mod path;
 pub mod superblock;

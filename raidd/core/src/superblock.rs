@@ -314,8 +314,8 @@ pub struct Superblock {
     pub uuid: [u8; 16],
     /// Name of the array, `host:name` or `name`; at most 32 bytes.
     pub name: String,
-    /// The name as found on disk; kept when it still decodes to `name`, so that odd bytes survive.
-    name_raw: [u8; 32],
+    /// The name as found on disk when `name` alone would not give these bytes again.
+    name_odd: Option<[u8; 32]>,
     /// Creation time: low 40 bits seconds, high 24 bits microseconds.
     pub ctime: u64,
     pub level: i32,
@@ -398,6 +398,12 @@ fn text_of(raw: &[u8; 32]) -> String {
     String::from_utf8_lossy(&raw[..end]).into_owned()
 }
 
+fn name_bytes(name: &str) -> Option<[u8; 32]> {
+    let mut raw = [0; 32];
+    raw.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
+    Some(raw)
+}
+
 impl Superblock {
     /// Decodes the block that was read at `at_sector`; give at least the whole block, best `MAX_BYTES`
     /// bytes. Makes the checks that need no knowledge of the device or of other members.
@@ -464,11 +470,12 @@ impl Superblock {
             return Err(E::LayoutBitOnLevel(level));
         }
         let name_raw = bytes(&block[at("set_name")..]);
+        let name = text_of(&name_raw);
         Ok(Superblock {
             feature_map,
             uuid: bytes(&block[at("set_uuid")..]),
-            name: text_of(&name_raw),
-            name_raw,
+            name_odd: (name_bytes(&name) != Some(name_raw)).then_some(name_raw),
+            name,
             ctime: get!(block, u64, "ctime"),
             level,
             layout: get!(block, u32, "layout"),
@@ -511,22 +518,17 @@ impl Superblock {
     /// refused when a plan is made or a block is decoded.
     pub fn encode(&self) -> Vec<u8> {
         assert!(self.roles.len() <= MAX_ROLES, "{} roles", self.roles.len());
-        assert!(
-            self.name == text_of(&self.name_raw) || self.name.len() <= 32,
-            "name {:?}",
-            self.name
-        );
+        let odd = self.name_odd.filter(|raw| text_of(raw) == self.name);
+        let name = odd
+            .or_else(|| name_bytes(&self.name))
+            .expect("names are at most 32 bytes long");
         let used = FIXED_BYTES + 2 * self.roles.len();
         let mut block = vec![0u8; used.next_multiple_of(SECTOR_BYTES as usize)];
         put!(block, "magic", MAGIC.to_le_bytes());
         put!(block, "major_version", 1u32.to_le_bytes());
         put!(block, "feature_map", self.feature_map.to_le_bytes());
         put!(block, "set_uuid", self.uuid);
-        if self.name == text_of(&self.name_raw) {
-            put!(block, "set_name", self.name_raw);
-        } else {
-            put!(block, "set_name", self.name.as_bytes());
-        }
+        put!(block, "set_name", name);
         put!(block, "ctime", self.ctime.to_le_bytes());
         put!(block, "level", self.level.to_le_bytes());
         put!(block, "layout", self.layout.to_le_bytes());
@@ -586,7 +588,7 @@ impl Superblock {
             feature_map: 0,
             uuid: [0; 16],
             name: String::new(),
-            name_raw: [0; 32],
+            name_odd: None,
             ctime: 0,
             level: 0,
             layout: 0,
