@@ -93,13 +93,15 @@ impl Engine {
     /// Make P and Q of the data, in one pass. A parity that is `None` is not computed.
     ///
     /// # Panics
-    /// If two slices differ in length, or an exponent is above 254.
+    /// If two slices differ in length, an exponent is above 254, or Q is used and two chunks share
+    /// an exponent.
     pub fn encode(&self, data: &[Source], p: Option<&mut [u8]>, q: Option<&mut [u8]>) {
         let Some(len) = p.as_deref().or(q.as_deref()).map(<[u8]>::len) else {
             return;
         };
-        check_sources(data, len);
-        check_parities(p.as_deref(), q.as_deref(), len);
+        let mut operands = Operands::new(len, q.is_some());
+        operands.sources(data);
+        operands.parities(p.as_deref(), q.as_deref());
         if let Kind::Scalar = self.0 {
             return scalar::encode(data, len, p, q);
         }
@@ -114,16 +116,18 @@ impl Engine {
     /// Adjust P and Q, made from the old data, to the new data, in one pass.
     ///
     /// # Panics
-    /// If two slices differ in length, or an exponent is above 254.
+    /// If two slices differ in length, an exponent is above 254, or Q is used and two chunks share
+    /// an exponent.
     pub fn update(&self, changed: &[Change], p: Option<&mut [u8]>, q: Option<&mut [u8]>) {
         let Some(len) = p.as_deref().or(q.as_deref()).map(<[u8]>::len) else {
             return;
         };
+        let mut operands = Operands::new(len, q.is_some());
         for change in changed {
-            check_operand(change.old, change.exp, len);
-            check_operand(change.new, change.exp, len);
+            operands.data(change.old, change.exp);
+            operands.length(change.new);
         }
-        check_parities(p.as_deref(), q.as_deref(), len);
+        operands.parities(p.as_deref(), q.as_deref());
         if let Kind::Scalar = self.0 {
             return scalar::update(changed, len, p, q);
         }
@@ -143,7 +147,8 @@ impl Engine {
     /// There are more lost chunks than parities; nothing has been written then.
     ///
     /// # Panics
-    /// If two slices differ in length, an exponent is above 254, or two lost chunks share one.
+    /// If two slices differ in length, an exponent is above 254, or Q is used and two chunks, lost
+    /// or not, share an exponent.
     pub fn recover(
         &self,
         data: &[Source],
@@ -158,10 +163,11 @@ impl Engine {
             more => return Err(RecoverError::TooManyLost { lost: more.len() }),
         };
         let len = lost[0].out.len();
-        check_sources(data, len);
-        check_parities(p, q, len);
+        let mut operands = Operands::new(len, solution != Solution::FromP);
+        operands.sources(data);
+        operands.parities(p, q);
         for lost in &*lost {
-            check_operand(lost.out, lost.exp, len);
+            operands.data(lost.out, lost.exp);
         }
         if let Kind::Scalar = self.0 {
             scalar::recover(data, len, p, q, lost, solution);
@@ -206,13 +212,15 @@ impl Engine {
     /// Compare P and Q with the data, in one pass that may end at the first difference.
     ///
     /// # Panics
-    /// If two slices differ in length, or an exponent is above 254.
+    /// If two slices differ in length, an exponent is above 254, or Q is used and two chunks share
+    /// an exponent.
     pub fn check(&self, data: &[Source], p: Option<&[u8]>, q: Option<&[u8]>) -> Mismatch {
         let Some(len) = p.or(q).map(<[u8]>::len) else {
             return Mismatch::default();
         };
-        check_sources(data, len);
-        check_parities(p, q, len);
+        let mut operands = Operands::new(len, q.is_some());
+        operands.sources(data);
+        operands.parities(p, q);
         if let Kind::Scalar = self.0 {
             return scalar::check(data, len, p, q);
         }
@@ -256,27 +264,53 @@ impl Engine {
     }
 }
 
-fn check_operand(data: &[u8], exp: u8, len: usize) {
-    assert!(
-        data.len() == len,
-        "an operand has {} bytes where others have {len}",
-        data.len()
-    );
-    assert!((exp as usize) < gf::ORDER, "exponent {exp} is above 254");
+/// Checks that all operands of one call are equally long and, if Q is used, that no two chunks
+/// have the same exponent.
+struct Operands {
+    len: usize,
+    uses_q: bool,
+    /// A bit for each exponent met.
+    exponents: [u64; 4],
 }
 
-fn check_sources(data: &[Source], len: usize) {
-    for source in data {
-        check_operand(source.data, source.exp, len);
+impl Operands {
+    fn new(len: usize, uses_q: bool) -> Operands {
+        Operands {
+            len,
+            uses_q,
+            exponents: [0; 4],
+        }
     }
-}
 
-fn check_parities(p: Option<&[u8]>, q: Option<&[u8]>, len: usize) {
-    for parity in [p, q].into_iter().flatten() {
+    fn length(&self, data: &[u8]) {
+        let len = self.len;
         assert!(
-            parity.len() == len,
-            "a parity has {} bytes where others have {len}",
-            parity.len()
+            data.len() == len,
+            "an operand has {} bytes where others have {len}",
+            data.len()
         );
+    }
+
+    fn data(&mut self, data: &[u8], exp: u8) {
+        self.length(data);
+        assert!((exp as usize) < gf::ORDER, "exponent {exp} is above 254");
+        let (word, bit) = (&mut self.exponents[exp as usize / 64], 1 << (exp % 64));
+        assert!(
+            !self.uses_q || *word & bit == 0,
+            "two chunks share the exponent {exp}"
+        );
+        *word |= bit;
+    }
+
+    fn sources(&mut self, data: &[Source]) {
+        for source in data {
+            self.data(source.data, source.exp);
+        }
+    }
+
+    fn parities(&self, p: Option<&[u8]>, q: Option<&[u8]>) {
+        for parity in [p, q].into_iter().flatten() {
+            self.length(parity);
+        }
     }
 }

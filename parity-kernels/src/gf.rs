@@ -79,7 +79,7 @@ pub const fn inverse(x: u8) -> u8 {
 /// The products of one coefficient with all half bytes: `low[i] = c * i`, `high[i] = c * 16i`.
 /// A product with a whole byte is the sum of two of them.
 #[derive(Clone, Copy)]
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) struct HalfByteProducts {
     pub low: [u8; 16],
     pub high: [u8; 16],
@@ -104,7 +104,7 @@ const fn half_byte_products() -> [HalfByteProducts; 256] {
 }
 
 /// [`HalfByteProducts`] of every coefficient.
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) static HALF_BYTE_PRODUCTS: [HalfByteProducts; 256] = half_byte_products();
 
 /// Multiplication by `c` as an 8 by 8 matrix over bits, in the form that the x86 instruction
@@ -133,5 +133,5 @@ const fn bit_matrices() -> [u64; 256] {
 }
 
 /// The bit matrix of every coefficient.
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(crate) static BIT_MATRICES: [u64; 256] = bit_matrices();

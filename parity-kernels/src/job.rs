@@ -1,8 +1,9 @@
 //! The operands of the parity operations: borrowed slices and the exponents that go with them.
 //!
 //! Owns no memory. All slices of one call are equally long; an engine panics if they are not.
-//! An exponent `exp` stands for the Q coefficient `2^exp`; it is at most 254 and occurs once per
-//! call, both of which are the caller's to ensure.
+//! An exponent `exp` stands for the Q coefficient `2^exp` and is at most 254. In a call that uses
+//! Q each chunk has its own; two with the same one could not be told apart, and an engine panics.
+//! Where only P is used, exponents mean nothing and may all be 0.
 
 use std::fmt;
 

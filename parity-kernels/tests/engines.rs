@@ -3,8 +3,10 @@
 
 mod common;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use common::{Chunk, Random, Stripe, with_every_engine};
-use parity_kernels::{Engine, LostData, Mismatch, RecoverError, Source};
+use parity_kernels::{Change, Engine, LostData, Mismatch, RecoverError, Source};
 use proptest::prelude::*;
 
 /// Which of P and Q a call is given.
@@ -412,7 +414,7 @@ fn unequal_lengths_are_refused() {
 }
 
 #[test]
-#[should_panic(expected = "a parity has 65 bytes where others have 64")]
+#[should_panic(expected = "an operand has 65 bytes where others have 64")]
 fn unequal_parities_are_refused() {
     let data = [Source {
         data: &[0; 64],
@@ -449,6 +451,49 @@ fn lost_chunks_with_one_exponent_are_refused() {
         },
     ];
     let _ = Engine::detect().recover(&[], Some(&[0; 8]), Some(&[0; 8]), &mut lost);
+}
+
+#[test]
+fn exponents_may_repeat_only_without_q() {
+    let chunks = [[1; 64], [6; 64]];
+    with_every_engine(|engine| {
+        for exp in [0, 63, 64, 254] {
+            let sources = chunks.each_ref().map(|data| Source { data, exp });
+            let mut p = [0; 64];
+            engine.encode(&sources, Some(&mut p), None);
+            assert_eq!(p, [7; 64]);
+            let mut out = [0; 64];
+            let lost = &mut [LostData { out: &mut out, exp }];
+            assert_eq!(
+                engine.recover(&sources[1..], Some(&p), Some(&[0; 64]), lost),
+                Ok(())
+            );
+            assert_eq!(out, [1; 64]);
+
+            let refused = |job: &mut dyn FnMut()| {
+                catch_unwind(AssertUnwindSafe(job)).expect_err("a repeated exponent went through");
+            };
+            refused(&mut || engine.encode(&sources, None, Some(&mut [0; 64])));
+            refused(&mut || {
+                engine.check(&sources, Some(&p), Some(&p));
+            });
+            refused(&mut || {
+                let change = Change {
+                    old: &[0; 64],
+                    new: &[1; 64],
+                    exp,
+                };
+                engine.update(&[change, change], None, Some(&mut [0; 64]));
+            });
+            refused(&mut || {
+                let lost = &mut [LostData {
+                    out: &mut [0; 64],
+                    exp,
+                }];
+                let _ = engine.recover(&sources[1..], None, Some(&p), lost);
+            });
+        }
+    });
 }
 
 #[test]
