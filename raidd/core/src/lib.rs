@@ -1,8 +1,10 @@
 //! The pure core of raidd.
 #![forbid(unsafe_code)]
 
+pub mod assemble;
 pub mod create;
 pub mod geometry;
 pub mod path;
+pub mod refusal;
 pub mod superblock;
 pub mod units;
