@@ -1,1 +1,20 @@
-//! raidd
+//! The daemon's and raidctl's library: the control plane here, the data path in `array`, `engine` and `member_io`.
+//!
+//! | module | what it owns |
+//! |---|---|
+//! | `array_api` | the boundary between the two |
+//! | `config`, `units` | the YAML file, sizes and durations |
+//! | `control` | socket, protocol, commands |
+//! | `device` | what Linux knows about block devices |
+//! | `member_spec` | `/dev/nvme<0..7>n1` |
+
+pub mod array_api;
+pub mod config;
+pub mod control;
+pub mod device;
+pub mod engine;
+pub mod guard;
+pub mod imprint;
+pub mod member_spec;
+pub mod takeover;
+pub mod units;
