@@ -6,6 +6,9 @@
 //!     memdisk --size-mib 256                                  # in memory
 //!     memdisk --back /dev/ram0 --back /dev/ram1 --zero-copy   # striped, pages go straight to the backing devices
 //!
+//! For tests: `--entries N` makes the ring small, `--small-table` registers too few buffers so that half the tags fall
+//! back to copying, `--mixed` copies for every second backing device only, `--no-defer` leaves DEFER_TASKRUN out.
+//!
 //! SIGTERM stops it unless the device is in use, SIGINT stops it anyway. It prints the device path when it serves.
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
@@ -23,6 +26,14 @@ use ublk_frontend::{
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
+#[derive(Clone, Copy)]
+struct RingOptions {
+    defer: bool,
+    small_table: bool,
+    mixed: bool,
+    entries: Option<u32>,
+}
+
 /// Memory is locked in pieces of this size.
 const PIECE: usize = 1 << 20;
 
@@ -36,8 +47,8 @@ struct Options {
     id: Option<u32>,
     zero_copy: bool,
     recovery: bool,
-    defer: bool,
     cycles: u32,
+    ring: RingOptions,
 }
 
 fn options() -> Result<Options> {
@@ -51,8 +62,13 @@ fn options() -> Result<Options> {
         id: None,
         zero_copy: false,
         recovery: false,
-        defer: true,
         cycles: 0,
+        ring: RingOptions {
+            defer: true,
+            small_table: false,
+            mixed: false,
+            entries: None,
+        },
     };
     let mut args = std::env::args().skip(1);
     while let Some(name) = args.next() {
@@ -67,7 +83,10 @@ fn options() -> Result<Options> {
             "--id" => o.id = Some(value()?.parse()?),
             "--zero-copy" => o.zero_copy = true,
             "--recovery" => o.recovery = true,
-            "--no-defer" => o.defer = false,
+            "--no-defer" => o.ring.defer = false,
+            "--small-table" => o.ring.small_table = true,
+            "--mixed" => o.ring.mixed = true,
+            "--entries" => o.ring.entries = Some(value()?.parse()?),
             "--cycles" => o.cycles = value()?.parse()?,
             _ => return Err(format!("unknown option {name}").into()),
         }
@@ -130,8 +149,8 @@ impl Buffer {
 /// State of a request that waits for backing devices.
 struct Slot {
     request: Option<Request>,
-    /// The bytes pass through `buffer`.
-    copied: bool,
+    /// The request's pages are registered; copying for some members all the same is `mixed`.
+    auto_buf: bool,
     left: u32,
     bytes: u64,
     error: i32,
@@ -143,20 +162,21 @@ struct Slot {
 struct Server {
     queue: Queue,
     store: Arc<Store>,
+    options: RingOptions,
     slots: Vec<Slot>,
     requests: u64,
     not_registered: u64,
 }
 
 impl Server {
-    fn new(queue: Queue, store: Arc<Store>, max_request: usize) -> Server {
+    fn new(queue: Queue, store: Arc<Store>, options: RingOptions, max_request: usize) -> Server {
         let (members, bytes) = match &*store {
             Store::Memory(_) => (0, 0),
             Store::Striped { files, .. } => (files.len(), max_request),
         };
         let slot = |_| Slot {
             request: None,
-            copied: false,
+            auto_buf: false,
             left: 0,
             bytes: 0,
             error: 0,
@@ -167,22 +187,32 @@ impl Server {
             slots: (0..queue.depth()).map(slot).collect(),
             queue,
             store,
+            options,
             requests: 0,
             not_registered: 0,
         }
     }
 
-    fn run(mut self, defer: bool) -> Result<()> {
+    fn run(mut self) -> Result<()> {
         let depth = u32::from(self.queue.depth());
-        let entries = (depth * 2).next_power_of_two().max(64);
+        let entries = self
+            .options
+            .entries
+            .unwrap_or(depth * 2)
+            .next_power_of_two();
         let mut builder = IoUring::<squeue::Entry, cqueue::Entry>::builder();
-        builder.setup_cqsize(entries * 8);
-        if defer {
+        builder.setup_cqsize((depth * 8).next_power_of_two());
+        if self.options.defer {
             builder.setup_single_issuer().setup_defer_taskrun();
         }
         let mut ring = builder.build(entries)?;
         if self.queue.auto_buf() {
-            ring.submitter().register_buffers_sparse(depth)?;
+            let size = if self.options.small_table {
+                depth / 2
+            } else {
+                depth
+            };
+            ring.submitter().register_buffers_sparse(size.max(1))?;
         }
         self.queue.prime(&mut ring.submission());
         while !self.queue.stopped() {
@@ -275,8 +305,14 @@ impl Server {
             let bytes = &mut piece[from..from + len];
             match request.op {
                 // Several spans per call, to exercise the vectors.
-                Op::Read => self.queue.copy_out(tag, offset, bytes.chunks(3 * 4096))?,
-                Op::Write => self.queue.copy_in(tag, offset, bytes.chunks_mut(512))?,
+                Op::Read => {
+                    self.queue
+                        .copy_out(self.queue.qid(), tag, offset, bytes.chunks(3 * 4096))?
+                }
+                Op::Write => {
+                    self.queue
+                        .copy_in(self.queue.qid(), tag, offset, bytes.chunks_mut(512))?
+                }
                 Op::Discard | Op::WriteZeroes { .. } => bytes.fill(0),
                 Op::Flush => {}
             }
@@ -298,15 +334,15 @@ impl Server {
         let tag = fetched.tag;
         let slot = &mut self.slots[usize::from(tag)];
         let len = request.data_bytes() as usize;
-        let base = if fetched.auto_buf {
-            std::ptr::null_mut() // addresses are offsets in the request
-        } else {
-            let buffer = slot.buffer.get(len);
-            if request.op == Op::Write {
-                self.queue.copy_in(tag, 0, [&mut *buffer]).map_err(fail)?;
-            }
-            buffer.as_mut_ptr()
-        };
+        let mixed = self.options.mixed;
+        let fixed = |member: usize| fetched.auto_buf && !(mixed && member % 2 == 1);
+        let buffer = slot.buffer.get(len);
+        if request.op == Op::Write && !(fetched.auto_buf && !mixed) {
+            self.queue
+                .copy_in(self.queue.qid(), tag, 0, [&mut *buffer])
+                .map_err(fail)?;
+        }
+        let base = buffer.as_mut_ptr();
         let n = files.len() as u64;
         let mut starts = vec![None; files.len()];
         slot.spans.iter_mut().for_each(Vec::clear);
@@ -316,6 +352,12 @@ impl Server {
             let part = (chunk - at % chunk).min((len - offset) as u64);
             let member = (index % n) as usize;
             starts[member].get_or_insert(index / n * chunk + at % chunk);
+            // With registered pages, addresses are offsets in the request.
+            let base = if fixed(member) {
+                std::ptr::null_mut()
+            } else {
+                base
+            };
             slot.spans[member].push(libc::iovec {
                 iov_base: base.wrapping_byte_add(offset).cast(),
                 iov_len: part as usize,
@@ -324,14 +366,14 @@ impl Server {
             offset += part as usize;
         }
         slot.request = Some(request);
-        slot.copied = !fetched.auto_buf;
+        slot.auto_buf = fetched.auto_buf;
         (slot.left, slot.bytes, slot.error) = (0, 0, 0);
         for (member, start) in starts.iter().enumerate() {
             let Some(start) = *start else { continue };
             let fd = types::Fd(files[member].as_raw_fd());
             let spans = &slot.spans[member];
             let (list, count) = (spans.as_ptr(), spans.len() as u32);
-            let entry = match (request.op, fetched.auto_buf) {
+            let entry = match (request.op, fixed(member)) {
                 (Op::Read, true) => opcode::ReadvFixed::new(fd, list, count, tag)
                     .offset(start)
                     .build(),
@@ -376,13 +418,39 @@ impl Server {
         let mut result = request.success();
         if slot.error != 0 || slot.bytes != u64::from(request.data_bytes()) {
             result = RequestError::Io.result();
-        } else if request.op == Op::Read && slot.copied {
-            let buffer = slot.buffer.get(request.data_bytes() as usize);
-            if let Err(errno) = self.queue.copy_out(tag, 0, [&*buffer]) {
-                result = errno;
-            }
+        } else if request.op == Op::Read
+            && let Err(errno) = self.copy_back(tag, request)
+        {
+            result = errno;
         }
         self.queue.commit(sq, tag, result);
+    }
+
+    /// Hands bytes that were read into the buffer to the client.
+    fn copy_back(&mut self, tag: u16, request: Request) -> std::result::Result<(), i32> {
+        let Store::Striped { files, chunk } = &*self.store else {
+            return Ok(());
+        };
+        let slot = &mut self.slots[usize::from(tag)];
+        let buffer = slot.buffer.get(request.data_bytes() as usize);
+        if !slot.auto_buf {
+            return self.queue.copy_out(self.queue.qid(), tag, 0, [&*buffer]);
+        }
+        if !self.options.mixed {
+            return Ok(());
+        }
+        let (mut at, mut offset) = (request.lba * 512, 0);
+        while offset < buffer.len() {
+            let part = ((chunk - at % chunk) as usize).min(buffer.len() - offset);
+            if at / chunk % files.len() as u64 % 2 == 1 {
+                let bytes = &buffer[offset..offset + part];
+                self.queue
+                    .copy_out(self.queue.qid(), tag, offset as u32, [bytes])?;
+            }
+            at += part as u64;
+            offset += part;
+        }
+        Ok(())
     }
 }
 
@@ -413,11 +481,11 @@ fn serve(o: &Options, store: &Arc<Store>, size: u64, features: &Features) -> Res
     let mut threads = Vec::new();
     for qid in 0..device.queues() {
         let queue = device.queue(qid)?;
-        let defer = o.defer;
+        let ring = o.ring;
         let store = store.clone();
         let max_request = o.max_request as usize;
         threads.push(std::thread::spawn(move || {
-            Server::new(queue, store, max_request).run(defer)
+            Server::new(queue, store, ring, max_request).run()
         }));
     }
     device.start()?;

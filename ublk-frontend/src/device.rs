@@ -537,14 +537,21 @@ fn look_up(ring: &mut ControlRing, id: u32) -> Result<Existing, i32> {
 /// Stops and deletes a device whose server died. Clients that wait for a new server get errors.
 ///
 /// # Errors
-/// [`UblkError::Alive`] if a process other than this one serves it; a failed command.
+/// [`UblkError::Alive`] if a process serves it or is about to (holds its char device); a failed command.
 pub fn remove(id: u32) -> Result<(), UblkError> {
     let mut ring = ControlRing::open()?;
     let device = look_up(&mut ring, id).map_err(|errno| UblkError::Command {
         command: "GET_DEV_INFO",
         errno,
     })?;
-    if device.alive {
+    // The char device has one opener at a time. A server that has added but not started its device has no process id
+    // in the driver yet, but holds it open.
+    let held = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(char_path(id))
+        .is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY));
+    if device.alive || held {
         return Err(UblkError::Alive {
             id,
             pid: device.server,

@@ -1,8 +1,8 @@
 //! The same contract in memory, for engine tests on machines without ublk.
 //!
-//! [`pair`] gives a [`MemFrontend`] for the engine and a [`MemClient`] for the test. Owns the data of requests in
-//! flight (one vector each) and an eventfd that wakes the engine's ring. Allocates per request and takes a lock per
-//! call: it is for tests, not for speed.
+//! [`pair`] gives a [`MemFrontend`] for the engine and a [`MemClient`] for the test; [`group`] gives several queues of
+//! one device. Owns the data of requests in flight (one vector each) and per queue an eventfd that wakes the engine's
+//! ring. Allocates per request and takes a lock per call: it is for tests, not for speed.
 
 #![forbid(unsafe_code)]
 
@@ -22,21 +22,43 @@ struct Slot {
     with_engine: bool,
 }
 
-#[derive(Default)]
-struct State {
+struct MemQueue {
     slots: Vec<Option<Slot>>,
     arrived: VecDeque<u16>,
+    primed: bool,
+}
+
+impl MemQueue {
+    fn idle(&self) -> bool {
+        self.slots.iter().all(Option::is_none)
+    }
+}
+
+struct State {
+    queues: Vec<MemQueue>,
     done: Vec<(u64, Result<Vec<u8>, i32>)>,
     next_ticket: u64,
-    primed: bool,
     stopping: bool,
+    /// A frontend was dropped; its requests will never be answered.
     gone: bool,
+}
+
+impl State {
+    /// Like a device before its start: nothing arrives until all queues are primed.
+    fn started(&self) -> bool {
+        self.queues.iter().all(|q| q.primed)
+    }
+
+    fn slot(&mut self, qid: u16, tag: u16) -> Option<&mut Option<Slot>> {
+        let queue = self.queues.get_mut(usize::from(qid))?;
+        queue.slots.get_mut(usize::from(tag))
+    }
 }
 
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
-    wake: EventFd,
+    wakes: Vec<EventFd>,
 }
 
 impl Shared {
@@ -54,15 +76,20 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wake(&self) {
+    fn wake(&self, queue: usize) {
         // Fails only when the counter is full, and then the reader is awake anyway.
-        let _ = self.wake.write(1);
+        let _ = self.wakes[queue].write(1);
+    }
+
+    fn wake_all(&self) {
+        (0..self.wakes.len()).for_each(|queue| self.wake(queue));
     }
 }
 
 /// The engine's end.
 pub struct MemFrontend {
     shared: Arc<Shared>,
+    qid: u16,
     depth: u16,
     in_engine: u16,
 }
@@ -85,24 +112,43 @@ pub struct Pending {
 /// # Errors
 /// From eventfd.
 pub fn pair(depth: u16) -> io::Result<(MemFrontend, MemClient)> {
+    let (mut frontends, client) = group(1, depth)?;
+    let frontend = frontends.pop().expect("a group of one has a member");
+    Ok((frontend, client))
+}
+
+/// Frontends for `queues` queues of `depth` tags each and their common client, whose requests take turns among the
+/// queues.
+///
+/// # Errors
+/// From eventfd.
+pub fn group(queues: u16, depth: u16) -> io::Result<(Vec<MemFrontend>, MemClient)> {
     let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+    let queue = |_| MemQueue {
+        slots: (0..depth).map(|_| None).collect(),
+        arrived: VecDeque::new(),
+        primed: false,
+    };
+    let wake = |_| EventFd::from_flags(flags).map_err(io::Error::from);
     let shared = Arc::new(Shared {
         state: Mutex::new(State {
-            slots: (0..depth).map(|_| None).collect(),
-            ..State::default()
+            queues: (0..queues).map(queue).collect(),
+            done: Vec::new(),
+            next_ticket: 0,
+            stopping: false,
+            gone: false,
         }),
         changed: Condvar::new(),
-        wake: EventFd::from_flags(flags)?,
+        wakes: (0..queues).map(wake).collect::<io::Result<_>>()?,
     });
-    let client = MemClient {
+    let frontend = |qid| MemFrontend {
         shared: shared.clone(),
-    };
-    let frontend = MemFrontend {
-        shared,
+        qid,
         depth,
         in_engine: 0,
     };
-    Ok((frontend, client))
+    let frontends = (0..queues).map(frontend).collect();
+    Ok((frontends, MemClient { shared }))
 }
 
 impl MemClient {
@@ -119,22 +165,28 @@ impl MemClient {
             // Not zeroes, so that bytes an engine forgot to fill are seen.
             _ => vec![0xa5; request.data_bytes() as usize],
         };
+        let free = |s: &State, queue: usize| s.queues[queue].slots.iter().position(Option::is_none);
+        let queues = self.shared.wakes.len();
+        let any_free = |s: &State| (0..queues).any(|queue| free(s, queue).is_some());
         let mut state = self.shared.wait(self.shared.lock(), |s| {
-            !(s.stopping || s.gone || s.primed && s.slots.iter().any(Option::is_none))
+            !(s.stopping || s.gone || s.started() && any_free(s))
         });
         let ticket = state.next_ticket;
         state.next_ticket += 1;
-        let free = state.slots.iter().position(Option::is_none);
-        match free {
-            Some(tag) if !state.stopping && !state.gone => {
-                state.slots[tag] = Some(Slot {
+        // Turns start at another queue each time; a full queue passes the turn on.
+        let place = (0..queues)
+            .map(|turn| (ticket as usize + turn) % queues)
+            .find_map(|queue| Some((queue, free(&state, queue)?)));
+        match place {
+            Some((queue, tag)) if !state.stopping && !state.gone => {
+                state.queues[queue].slots[tag] = Some(Slot {
                     request,
                     data,
                     ticket,
                     with_engine: false,
                 });
-                state.arrived.push_back(tag as u16);
-                self.shared.wake();
+                state.queues[queue].arrived.push_back(tag as u16);
+                self.shared.wake(queue);
             }
             _ => state.done.push((ticket, Err(-libc::ENODEV))),
         }
@@ -188,13 +240,12 @@ impl MemClient {
     pub fn stop(&self) {
         let mut state = self.shared.lock();
         state.stopping = true;
-        self.shared.wake();
         self.shared.changed.notify_all();
         drop(
             self.shared
-                .wait(state, |s| !s.gone && s.slots.iter().any(Option::is_some)),
+                .wait(state, |s| !(s.gone || s.queues.iter().all(MemQueue::idle))),
         );
-        self.shared.wake();
+        self.shared.wake_all();
     }
 }
 
@@ -235,19 +286,20 @@ impl MemFrontend {
     /// Runs `copy` on the data of a request with the engine, after checking the direction.
     fn with_data(
         &self,
+        qid: u16,
         tag: u16,
         op: Op,
         copy: impl FnOnce(&mut [u8]) -> Result<(), i32>,
     ) -> Result<(), i32> {
         let mut state = self.shared.lock();
-        match state.slots.get_mut(usize::from(tag)) {
+        match state.slot(qid, tag) {
             Some(Some(slot)) if slot.with_engine => {
                 if slot.request.op != op {
                     return Err(-libc::EINVAL);
                 }
                 copy(&mut slot.data)
             }
-            _ => panic!("copy for tag {tag}, which is not with the engine"),
+            _ => panic!("copy for tag {tag} of queue {qid}, which is not with the engine"),
         }
     }
 }
@@ -263,8 +315,9 @@ impl Frontend for MemFrontend {
 
     fn prime(&mut self, _sq: &mut SubmissionQueue<'_>) {
         let mut state = self.shared.lock();
-        assert!(!state.primed, "primed twice");
-        state.primed = true;
+        let queue = &mut state.queues[usize::from(self.qid)];
+        assert!(!queue.primed, "primed twice");
+        queue.primed = true;
         self.shared.changed.notify_all();
     }
 
@@ -277,15 +330,16 @@ impl Frontend for MemFrontend {
     }
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.shared.wake.as_fd())
+        Some(self.shared.wakes[usize::from(self.qid)].as_fd())
     }
 
     fn next_request(&mut self) -> Option<Fetched> {
         // Drained before looking, so that a request which arrives afterwards wakes again.
-        let _ = self.shared.wake.read();
+        let _ = self.shared.wakes[usize::from(self.qid)].read();
         let mut state = self.shared.lock();
-        let tag = state.arrived.pop_front()?;
-        let slot = state.slots[usize::from(tag)]
+        let queue = &mut state.queues[usize::from(self.qid)];
+        let tag = queue.arrived.pop_front()?;
+        let slot = queue.slots[usize::from(tag)]
             .as_mut()
             .expect("an arrived tag has a slot");
         slot.with_engine = true;
@@ -299,7 +353,7 @@ impl Frontend for MemFrontend {
 
     fn commit(&mut self, _sq: &mut SubmissionQueue<'_>, tag: u16, result: i32) {
         let mut state = self.shared.lock();
-        let slot = match state.slots.get_mut(usize::from(tag)).map(Option::take) {
+        let slot = match state.slot(self.qid, tag).map(Option::take) {
             Some(Some(slot)) if slot.with_engine => slot,
             _ => panic!("commit of tag {tag}, which is not with the engine"),
         };
@@ -318,11 +372,12 @@ impl Frontend for MemFrontend {
 
     fn copy_in<'a>(
         &mut self,
+        qid: u16,
         tag: u16,
         offset: u32,
         dst: impl IntoIterator<Item = &'a mut [u8]>,
     ) -> Result<(), i32> {
-        self.with_data(tag, Op::Write, |data| {
+        self.with_data(qid, tag, Op::Write, |data| {
             let mut at = offset as usize;
             for span in dst {
                 let from = data.get(at..at + span.len()).ok_or(-libc::EINVAL)?;
@@ -335,11 +390,12 @@ impl Frontend for MemFrontend {
 
     fn copy_out<'a>(
         &mut self,
+        qid: u16,
         tag: u16,
         offset: u32,
         src: impl IntoIterator<Item = &'a [u8]>,
     ) -> Result<(), i32> {
-        self.with_data(tag, Op::Read, |data| {
+        self.with_data(qid, tag, Op::Read, |data| {
             let mut at = offset as usize;
             for span in src {
                 let to = data.get_mut(at..at + span.len()).ok_or(-libc::EINVAL)?;
@@ -356,7 +412,7 @@ impl Frontend for MemFrontend {
 
     fn stopped(&self) -> bool {
         let state = self.shared.lock();
-        state.stopping && state.slots.iter().all(Option::is_none)
+        state.stopping && state.queues[usize::from(self.qid)].idle()
     }
 
     fn fault(&self) -> Option<i32> {

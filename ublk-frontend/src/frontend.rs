@@ -77,10 +77,14 @@ pub trait Frontend {
     /// Copies bytes of a WRITE request, from byte `offset` of the request on, into the spans one after another:
     /// all of them or a negative errno.
     ///
+    /// `qid` is the queue that fetched the request: this one, or another one of the same device whose engine has lent the
+    /// request and waits for word before it commits.
+    ///
     /// # Panics
-    /// If the tag is not with the engine.
+    /// If the tag is of this queue and not with the engine.
     fn copy_in<'a>(
         &mut self,
+        qid: u16,
         tag: u16,
         offset: u32,
         dst: impl IntoIterator<Item = &'a mut [u8]>,
@@ -89,10 +93,13 @@ pub trait Frontend {
     /// Copies the spans one after another into a READ request, from byte `offset` of the request on: all of them or
     /// a negative errno.
     ///
+    /// `qid` as in [`copy_in`](Frontend::copy_in).
+    ///
     /// # Panics
-    /// If the tag is not with the engine.
+    /// If the tag is of this queue and not with the engine.
     fn copy_out<'a>(
         &mut self,
+        qid: u16,
         tag: u16,
         offset: u32,
         src: impl IntoIterator<Item = &'a [u8]>,

@@ -171,8 +171,14 @@ impl Queue {
     }
 
     /// Copies to or from `spans`, which the caller has just filled from non-empty borrowed slices.
-    fn transfer(&mut self, tag: u16, offset: u32, direction: Direction) -> Result<(), i32> {
-        let mut position = user_copy_position(self.qid, tag, offset);
+    fn transfer(
+        &mut self,
+        qid: u16,
+        tag: u16,
+        offset: u32,
+        direction: Direction,
+    ) -> Result<(), i32> {
+        let mut position = user_copy_position(qid, tag, offset);
         let mut first = 0;
         loop {
             let left = &mut self.spans[first..];
@@ -203,7 +209,16 @@ impl Queue {
         }
     }
 
-    /// Checks that the engine holds `tag` and returns how many bytes it may copy.
+    /// Checks that the engine holds `tag` and returns how many bytes it may copy. Of another queue's tag only that
+    /// queue's engine knows: there the position must not run into the next tag's, and the driver refuses the rest.
+    fn copyable_of(&self, qid: u16, tag: u16) -> u32 {
+        if qid == self.qid {
+            self.copyable(tag)
+        } else {
+            convert::MAX_REQUEST_BYTES
+        }
+    }
+
     fn copyable(&self, tag: u16) -> u32 {
         match self.tags.get(usize::from(tag)) {
             Some(Tag::Engine { bytes }) => *bytes,
@@ -310,11 +325,12 @@ impl Frontend for Queue {
 
     fn copy_in<'a>(
         &mut self,
+        qid: u16,
         tag: u16,
         mut offset: u32,
         dst: impl IntoIterator<Item = &'a mut [u8]>,
     ) -> Result<(), i32> {
-        let bytes = self.copyable(tag);
+        let bytes = self.copyable_of(qid, tag);
         let mut dst = dst.into_iter().filter(|span| !span.is_empty());
         loop {
             self.spans.clear();
@@ -332,18 +348,19 @@ impl Frontend for Queue {
             if self.spans.is_empty() {
                 return Ok(());
             }
-            self.transfer(tag, offset, Direction::In)?;
+            self.transfer(qid, tag, offset, Direction::In)?;
             offset += len as u32;
         }
     }
 
     fn copy_out<'a>(
         &mut self,
+        qid: u16,
         tag: u16,
         mut offset: u32,
         src: impl IntoIterator<Item = &'a [u8]>,
     ) -> Result<(), i32> {
-        let bytes = self.copyable(tag);
+        let bytes = self.copyable_of(qid, tag);
         let mut src = src.into_iter().filter(|span| !span.is_empty());
         loop {
             self.spans.clear();
@@ -361,7 +378,7 @@ impl Frontend for Queue {
             if self.spans.is_empty() {
                 return Ok(());
             }
-            self.transfer(tag, offset, Direction::Out)?;
+            self.transfer(qid, tag, offset, Direction::Out)?;
             offset += len as u32;
         }
     }

@@ -1,0 +1,265 @@
+//! A real device, where there is a driver: without /dev/ublk-control every test says that it was skipped.
+//! Run as root with `--test-threads=1`, for instance in the user-mode kernel.
+
+use io_uring::{IoUring, cqueue, squeue};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+use ublk_frontend::device::{existing, remove};
+use ublk_frontend::{
+    Device, DeviceSpec, DiscardLimits, Event, Features, Frontend, Op, Queue, RequestError,
+    StopError, UBLK_KEY, UblkError,
+};
+
+const SECTORS: u64 = 8192;
+const COOKIE: u64 = 0x7465_7374;
+
+/// The driver's features, or `None` after saying so.
+fn driver(test: &str) -> Option<Features> {
+    match Features::probe() {
+        Ok(features) => Some(features),
+        Err(UblkError::NoDriver) => {
+            eprintln!("{test}: SKIPPED, no ublk driver");
+            None
+        }
+        Err(e) => panic!("{e}"),
+    }
+}
+
+fn spec() -> DeviceSpec {
+    DeviceSpec {
+        queues: 2,
+        depth: 16,
+        sectors: SECTORS,
+        discard: Some(DiscardLimits {
+            max_sectors: u32::MAX,
+            granularity: 512,
+        }),
+        write_zeroes_max_sectors: u32::MAX,
+        cookie: COOKIE,
+        ..DeviceSpec::default()
+    }
+}
+
+type Disk = Arc<Mutex<Vec<u8>>>;
+
+/// Serves a queue from memory; sector 13 is bad. The ring has room for 4 entries only.
+fn serve(mut queue: Queue, disk: Disk) {
+    let mut ring = IoUring::<squeue::Entry, cqueue::Entry>::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_cqsize(64)
+        .build(4)
+        .expect("ring");
+    if queue.auto_buf() {
+        let depth = u32::from(queue.depth());
+        ring.submitter()
+            .register_buffers_sparse(depth)
+            .expect("buffer table");
+    }
+    let qid = queue.qid();
+    queue.prime(&mut ring.submission());
+    let mut events = Vec::new();
+    while !queue.stopped() {
+        while queue.flush(&mut ring.submission()) > 0 {
+            ring.submit().expect("submit");
+        }
+        ring.submit_and_wait(1).expect("wait");
+        events.extend(ring.completion().map(|c| (c.user_data(), c.result())));
+        for (key, res) in events.drain(..) {
+            assert!(key & UBLK_KEY != 0);
+            let Event::Request(fetched) = queue.on_cqe(key, res) else {
+                continue;
+            };
+            let request = fetched.request.expect("known operation");
+            let from = request.lba as usize * 512;
+            let range = from..from + request.sectors as usize * 512;
+            let result = if request.has_data() && range.contains(&(13 * 512)) {
+                RequestError::Medium.result()
+            } else {
+                let bytes = &mut disk.lock().expect("disk")[range];
+                let copied = match request.op {
+                    // More spans than one system call takes, some of them empty.
+                    Op::Read => queue.copy_out(
+                        qid,
+                        fetched.tag,
+                        0,
+                        bytes.chunks(100).flat_map(|c| [c, &[]]),
+                    ),
+                    Op::Write => queue.copy_in(qid, fetched.tag, 0, bytes.chunks_mut(100)),
+                    Op::Discard | Op::WriteZeroes { .. } => {
+                        bytes.fill(0);
+                        Ok(())
+                    }
+                    Op::Flush => Ok(()),
+                };
+                copied.map_or_else(|errno| errno, |()| request.success())
+            };
+            queue.commit(&mut ring.submission(), fetched.tag, result);
+        }
+    }
+    assert_eq!(queue.fault(), None);
+    assert_eq!(queue.in_engine(), 0);
+}
+
+fn start(spec: &DeviceSpec, features: &Features) -> (Device, Vec<thread::JoinHandle<()>>) {
+    let device = Device::add(spec, features).expect("add");
+    let disk: Disk = Arc::new(Mutex::new(vec![0; SECTORS as usize * 512]));
+    let threads = (0..device.queues())
+        .map(|qid| {
+            let (queue, disk) = (device.queue(qid).expect("queue"), disk.clone());
+            thread::spawn(move || serve(queue, disk))
+        })
+        .collect();
+    device.start().expect("start");
+    (device, threads)
+}
+
+fn finish(device: Device, threads: Vec<thread::JoinHandle<()>>) {
+    for thread in threads {
+        thread.join().expect("queue thread");
+    }
+    let id = device.id();
+    device.delete().expect("delete");
+    assert!(existing().expect("list").iter().all(|d| d.id != id));
+}
+
+/// The partition scan keeps a new device open for a moment.
+fn stop_when_idle(device: &Device) {
+    let begin = Instant::now();
+    while let Err(StopError::Busy) = device.stop() {
+        assert!(begin.elapsed() < Duration::from_secs(10), "still busy");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn bytes_errors_and_refused_stop() {
+    let Some(features) = driver("bytes_errors_and_refused_stop") else {
+        return;
+    };
+    for zero_copy in [false, true] {
+        let (device, threads) = start(
+            &DeviceSpec {
+                zero_copy,
+                ..spec()
+            },
+            &features,
+        );
+        assert_eq!(device.auto_buf(), zero_copy && features.auto_buf_reg());
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open(device.path())
+            .expect("open");
+        let data: Vec<u8> = (0..1 << 20).map(|i: u32| (i ^ i >> 9) as u8).collect();
+        file.write_all_at(&data, 1 << 20).expect("write");
+        file.sync_all().expect("flush");
+        drop(file);
+        let file = File::open(device.path()).expect("open");
+        let mut back = vec![0; data.len()];
+        file.read_exact_at(&mut back, 1 << 20).expect("read");
+        assert!(data == back);
+        let bad = file
+            .read_exact_at(&mut [0; 512], 13 * 512)
+            .expect_err("bad sector");
+        // "medium error" of the block layer
+        assert_eq!(bad.raw_os_error(), Some(libc::ENODATA));
+        assert!(matches!(device.stop(), Err(StopError::Busy)));
+        file.read_exact_at(&mut back[..4096], 2 << 20)
+            .expect("serves after a refused stop");
+        drop(file);
+        stop_when_idle(&device);
+        assert!(!device.path().exists());
+        finish(device, threads);
+    }
+}
+
+#[test]
+fn a_forced_stop_works_on_an_open_device() {
+    let Some(features) = driver("a_forced_stop_works_on_an_open_device") else {
+        return;
+    };
+    let (device, threads) = start(&spec(), &features);
+    let file = File::open(device.path()).expect("open");
+    device.stop_forced().expect("stop");
+    assert!(file.read_exact_at(&mut [0; 4096], 1 << 20).is_err());
+    drop(file);
+    finish(device, threads);
+}
+
+#[test]
+fn numbers_in_use_and_taken_queues_are_refused() {
+    let Some(features) = driver("numbers_in_use_and_taken_queues_are_refused") else {
+        return;
+    };
+    let wanted = DeviceSpec {
+        id: Some(7),
+        ..spec()
+    };
+    let device = Device::add(&wanted, &features).expect("add");
+    assert_eq!(device.id(), 7);
+    assert!(matches!(
+        Device::add(&wanted, &features),
+        Err(UblkError::IdInUse(7))
+    ));
+    let queue = device.queue(0).expect("queue");
+    assert!(matches!(device.queue(0), Err(UblkError::Queue(0))));
+    assert!(matches!(device.queue(99), Err(UblkError::Queue(99))));
+    let seen = existing().expect("list");
+    assert!(seen.iter().any(|d| d.id == 7 && d.cookie == COOKIE));
+    // Not started, so the driver knows no server; its open char device protects it.
+    assert!(matches!(remove(7), Err(UblkError::Alive { id: 7, .. })));
+    drop(queue);
+    drop(device);
+    assert!(existing().expect("list").iter().all(|d| d.id != 7));
+}
+
+#[test]
+fn a_start_without_engines_ends_and_leaves_nothing() {
+    let Some(features) = driver("a_start_without_engines_ends_and_leaves_nothing") else {
+        return;
+    };
+    let device = Device::add(&spec(), &features).expect("add");
+    let id = device.id();
+    let queue = device.queue(0).expect("queue");
+    match device.start() {
+        Err(UblkError::NotPrimed { primed: 0, .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    // A queue that is still there delays the removal but not the drop.
+    let begin = Instant::now();
+    drop(device);
+    assert!(begin.elapsed() < Duration::from_secs(8));
+    drop(queue);
+    while existing().expect("list").iter().any(|d| d.id == id) {
+        assert!(
+            begin.elapsed() < Duration::from_secs(15),
+            "device {id} is left"
+        );
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn a_dropped_device_is_stopped_and_gone() {
+    let Some(features) = driver("a_dropped_device_is_stopped_and_gone") else {
+        return;
+    };
+    let (device, threads) = start(&spec(), &features);
+    let id = device.id();
+    drop(device);
+    for thread in threads {
+        thread.join().expect("queue thread");
+    }
+    let begin = Instant::now();
+    while existing().expect("list").iter().any(|d| d.id == id) {
+        assert!(
+            begin.elapsed() < Duration::from_secs(10),
+            "device {id} is left"
+        );
+        thread::sleep(Duration::from_millis(10));
+    }
+}
