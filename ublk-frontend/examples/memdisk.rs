@@ -337,7 +337,7 @@ impl Server {
         let mixed = self.options.mixed;
         let fixed = |member: usize| fetched.auto_buf && !(mixed && member % 2 == 1);
         let buffer = slot.buffer.get(len);
-        if request.op == Op::Write && !(fetched.auto_buf && !mixed) {
+        if request.op == Op::Write && (!fetched.auto_buf || mixed) {
             self.queue
                 .copy_in(self.queue.qid(), tag, 0, [&mut *buffer])
                 .map_err(fail)?;

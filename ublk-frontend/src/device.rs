@@ -32,6 +32,7 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 /// A stop waits for requests in flight, and these for members.
 const STOP_LIMIT: Duration = Duration::from_secs(180);
 const DELETE_LIMIT: Duration = Duration::from_secs(10);
+const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 const DROP_LIMIT: Duration = Duration::from_secs(5);
 
 /// What queues tell the starting thread.
@@ -134,7 +135,7 @@ impl Device {
     pub fn add(spec: &DeviceSpec, features: &Features) -> Result<Device, UblkError> {
         spec.validate()?;
         if let Some(id) = spec.id
-            && char_path(id).exists()
+            && Path::new(&format!("/sys/class/ublk-char/ublkc{id}")).exists()
         {
             return Err(UblkError::IdInUse(id));
         }
@@ -273,7 +274,7 @@ impl Device {
     /// A failed command, or [`UblkError::Timeout`] after 10 s; the removal then happens when the queues are gone.
     pub fn delete(self) -> Result<(), UblkError> {
         self.hold().take();
-        self.order("DEL_DEV", DELETE_LIMIT, Order::Delete)
+        self.order("DEL_DEV", DELETE_LIMIT + DROP_LIMIT, Order::Delete)
     }
 
     fn hold(&self) -> std::sync::MutexGuard<'_, Option<Arc<UblkDev>>> {
@@ -332,7 +333,7 @@ impl Control {
         let mut deleted = false;
         if reply.send(Ok(added)).is_err() {
             // The caller gave up on us: leave nothing behind.
-            let _ = delete(&ctrl);
+            let _ = delete(&mut ring, &ctrl);
             return;
         }
         while let Ok(order) = inbox.recv() {
@@ -354,7 +355,7 @@ impl Control {
                     let _ = reply.send(result);
                 }
                 Order::Delete(reply) => {
-                    let result = delete(&ctrl);
+                    let result = delete(&mut ring, &ctrl);
                     deleted = result.is_ok();
                     let _ = reply.send(result);
                 }
@@ -363,7 +364,7 @@ impl Control {
                         let _ = stop(&mut ring, id);
                     }
                     if !deleted {
-                        let _ = delete(&ctrl);
+                        let _ = delete(&mut ring, &ctrl);
                     }
                     let _ = done.send(());
                     return;
@@ -430,24 +431,17 @@ fn stop(ring: &mut ControlRing, id: u32) -> Result<(), UblkError> {
     named("STOP_DEV", result)
 }
 
-/// Deletes when the last user of the char device is gone, and waits for that where the kernel cannot do otherwise
-/// (before 6.9).
-fn delete(ctrl: &UblkCtrl) -> Result<(), UblkError> {
-    let id = ctrl.dev_info().dev_id;
-    if ctrl.del_dev_async().is_err() {
-        return ctrl
-            .del_dev()
-            .map(|_| ())
-            .map_err(|e| library("DEL_DEV", e));
-    }
+/// Deletes, and waits until the last user of the char device is gone; gives up waiting, not deleting.
+fn delete(ring: &mut ControlRing, ctrl: &UblkCtrl) -> Result<(), UblkError> {
+    // From here on libublk must not delete as well: it would wait without a limit.
+    ctrl.disown();
     let begin = Instant::now();
-    while char_path(id).exists() {
-        if begin.elapsed() > DELETE_LIMIT {
-            return Err(UblkError::Timeout { command: "DEL_DEV" });
-        }
-        thread::sleep(Duration::from_millis(2));
+    let give_up = || begin.elapsed() > DELETE_LIMIT;
+    let id = ctrl.dev_info().dev_id;
+    match ring.command(sys::UBLK_U_CMD_DEL_DEV, id, 0, &mut [], &give_up) {
+        Err(libc::EINTR | libc::ECANCELED) => Err(UblkError::Timeout { command: "DEL_DEV" }),
+        result => named("DEL_DEV", result),
     }
-    Ok(())
 }
 
 /// libublk's error as ours.
@@ -534,24 +528,39 @@ fn look_up(ring: &mut ControlRing, id: u32) -> Result<Existing, i32> {
     })
 }
 
+/// Whether somebody holds the char device, which has one opener at a time: a server that has added but not started its
+/// device has no process id in the driver yet. The kernel lets go of a dead server's a little after its end, hence
+/// the patience.
+fn held(id: u32) -> bool {
+    let begin = Instant::now();
+    loop {
+        let opened = fs::File::options()
+            .read(true)
+            .write(true)
+            .open(char_path(id));
+        match opened {
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {}
+            _ => return false,
+        }
+        if begin.elapsed() > RELEASE_LIMIT {
+            return true;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Stops and deletes a device whose server died. Clients that wait for a new server get errors.
 ///
 /// # Errors
-/// [`UblkError::Alive`] if a process serves it or is about to (holds its char device); a failed command.
+/// [`UblkError::Alive`] if a process serves it or is about to (still holds its char device after 5 s); a failed
+/// command.
 pub fn remove(id: u32) -> Result<(), UblkError> {
     let mut ring = ControlRing::open()?;
     let device = look_up(&mut ring, id).map_err(|errno| UblkError::Command {
         command: "GET_DEV_INFO",
         errno,
     })?;
-    // The char device has one opener at a time. A server that has added but not started its device has no process id
-    // in the driver yet, but holds it open.
-    let held = fs::File::options()
-        .read(true)
-        .write(true)
-        .open(char_path(id))
-        .is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY));
-    if device.alive || held {
+    if device.alive || held(id) {
         return Err(UblkError::Alive {
             id,
             pid: device.server,

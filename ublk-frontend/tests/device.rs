@@ -3,7 +3,7 @@
 
 use io_uring::{IoUring, cqueue, squeue};
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -42,6 +42,10 @@ fn spec() -> DeviceSpec {
         ..DeviceSpec::default()
     }
 }
+
+/// Memory that O_DIRECT takes.
+#[repr(align(4096))]
+struct Page([u8; 4096]);
 
 type Disk = Arc<Mutex<Vec<u8>>>;
 
@@ -162,11 +166,21 @@ fn bytes_errors_and_refused_stop() {
         let mut back = vec![0; data.len()];
         file.read_exact_at(&mut back, 1 << 20).expect("read");
         assert!(data == back);
-        let bad = file
-            .read_exact_at(&mut [0; 512], 13 * 512)
-            .expect_err("bad sector");
-        // "medium error" of the block layer
-        assert_eq!(bad.raw_os_error(), Some(libc::ENODATA));
+        // Past the page cache, which would make every error EIO.
+        let direct = File::options()
+            .read(true)
+            .custom_flags(libc::O_DIRECT)
+            .open(device.path())
+            .expect("open");
+        let mut page = Page([0; 4096]);
+        let bad = direct.read_exact_at(&mut page.0, 8 * 512);
+        assert_eq!(
+            bad.expect_err("sector 13 is bad").raw_os_error(),
+            Some(libc::ENODATA)
+        );
+        direct.read_exact_at(&mut page.0, 1 << 20).expect("read");
+        assert!(page.0 == data[..4096]);
+        drop(direct);
         assert!(matches!(device.stop(), Err(StopError::Busy)));
         file.read_exact_at(&mut back[..4096], 2 << 20)
             .expect("serves after a refused stop");
