@@ -182,6 +182,24 @@ impl Arena {
         unsafe { self.exclusive(range) }
     }
 
+    /// Write several ranges at once, in the order given.
+    ///
+    /// # Panics
+    /// If two of them overlap or one is not within the arena.
+    pub fn spans_mut<'a>(&'a mut self, ranges: &'a [BufRange]) -> impl Iterator<Item = &'a mut [u8]> + 'a {
+        for (i, a) in ranges.iter().enumerate() {
+            self.check_within(*a);
+            let apart = ranges[i + 1..].iter().all(|b| !a.overlaps(*b));
+            assert!(apart, "span {i} overlaps another");
+        }
+        let base = self.base;
+        ranges.iter().map(move |r| {
+            // SAFETY: every range is within the mapping and overlaps no other (checked on this very list), and
+            // `&mut self` excludes every other borrow for as long as the slices live.
+            unsafe { std::slice::from_raw_parts_mut(base.as_ptr().add(r.off), r.len) }
+        })
+    }
+
     /// Copy one range onto another of the same length.
     ///
     /// # Panics

@@ -277,3 +277,75 @@ fn a_dropped_device_is_stopped_and_gone() {
         thread::sleep(Duration::from_millis(10));
     }
 }
+
+/// One thread, two queues: each copies what the other one fetched.
+fn serve_crossed(mut queues: [Queue; 2], mut disk: Vec<u8>) -> [u64; 2] {
+    let mut rings = [(); 2].map(|()| IoUring::new(32).expect("ring"));
+    let mut copied = [0; 2];
+    for (queue, ring) in queues.iter_mut().zip(&mut rings) {
+        queue.prime(&mut ring.submission());
+    }
+    while !queues.iter().all(Queue::stopped) {
+        for at in 0..2 {
+            assert_eq!(queues[at].flush(&mut rings[at].submission()), 0);
+            rings[at].submit().expect("submit");
+            let events: Vec<_> = rings[at]
+                .completion()
+                .map(|c| (c.user_data(), c.result()))
+                .collect();
+            for (key, res) in events {
+                let Event::Request(fetched) = queues[at].on_cqe(key, res) else {
+                    continue;
+                };
+                let request = fetched.request.expect("known operation");
+                let from = request.lba as usize * 512;
+                let bytes = &mut disk[from..from + request.sectors as usize * 512];
+                let (tag, lender) = (fetched.tag, &mut queues[1 - at]);
+                let result = match request.op {
+                    Op::Read => lender.copy_out(at as u16, tag, 0, [&*bytes]),
+                    Op::Write => lender.copy_in(at as u16, tag, 0, [bytes]),
+                    _ => Ok(()),
+                };
+                copied[at] += u64::from(request.has_data());
+                let result = result.map_or_else(|errno| errno, |()| request.success());
+                queues[at].commit(&mut rings[at].submission(), tag, result);
+            }
+        }
+        thread::sleep(Duration::from_micros(200));
+    }
+    copied
+}
+
+#[test]
+fn a_queue_copies_for_another_one() {
+    let Some(features) = driver("a_queue_copies_for_another_one") else {
+        return;
+    };
+    let device = Device::add(&spec(), &features).expect("add");
+    if device.queues() < 2 {
+        eprintln!("a_queue_copies_for_another_one: SKIPPED, one CPU");
+        return;
+    }
+    let queues = [0, 1].map(|qid| device.queue(qid).expect("queue"));
+    let disk = vec![0; SECTORS as usize * 512];
+    let server = thread::spawn(move || serve_crossed(queues, disk));
+    device.start().expect("start");
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .open(device.path())
+        .expect("open");
+    let data: Vec<u8> = (0..3 << 20).map(|i: u32| (i ^ i >> 11) as u8).collect();
+    file.write_all_at(&data, 0).expect("write");
+    file.sync_all().expect("flush");
+    drop(file);
+    let mut back = vec![0; data.len()];
+    let file = File::open(device.path()).expect("open");
+    file.read_exact_at(&mut back, 0).expect("read");
+    drop(file);
+    assert!(data == back);
+    stop_when_idle(&device);
+    let copied = server.join().expect("server");
+    assert!(copied.iter().sum::<u64>() >= 6, "{copied:?}");
+    device.delete().expect("delete");
+}

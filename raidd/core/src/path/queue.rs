@@ -268,6 +268,11 @@ impl QueueCore {
         self.layout.frame_bytes() * u64::from(self.cfg.frames)
     }
 
+    /// Member I/O numbers are below this.
+    pub fn io_capacity(&self) -> usize {
+        self.ios.capacity()
+    }
+
     /// Counters so far.
     pub fn stats(&self) -> QueueStats {
         self.stats
