@@ -3,6 +3,7 @@
 
 pub mod assemble;
 pub mod create;
+pub mod foreign;
 pub mod geometry;
 pub mod path;
 pub mod refusal;
