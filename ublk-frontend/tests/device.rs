@@ -349,3 +349,25 @@ fn a_queue_copies_for_another_one() {
     assert!(copied.iter().sum::<u64>() >= 6, "{copied:?}");
     device.delete().expect("delete");
 }
+
+/// Before Linux 7.0 the driver does not refuse by itself; an exclusive holder is found all the same.
+#[test]
+fn without_safe_stop_an_exclusive_holder_still_prevents_it() {
+    let Some(features) = driver("without_safe_stop_an_exclusive_holder_still_prevents_it") else {
+        return;
+    };
+    let old = Features::from_bits(features.bits() & !(1 << 17));
+    assert!(!old.safe_stop());
+    let (device, threads) = start(&spec(), &old);
+    let holder = File::options()
+        .read(true)
+        .custom_flags(libc::O_EXCL)
+        .open(device.path())
+        .expect("open");
+    assert!(matches!(device.stop(), Err(StopError::Busy)));
+    assert!(device.path().exists());
+    drop(holder);
+    stop_when_idle(&device);
+    assert!(!device.path().exists());
+    finish(device, threads);
+}
