@@ -206,7 +206,10 @@ impl View {
 
     fn other_raid(&self, found: &mut Vec<Finding>) {
         let mut at_end = |name, back: u64, bytes: &[u8]| {
-            if let Some(offset) = self.before_end(back).filter(|&offset| self.is(offset, bytes)) {
+            if let Some(offset) = self
+                .before_end(back)
+                .filter(|&offset| self.is(offset, bytes))
+            {
                 found.push(Finding {
                     kind: Kind::RaidMember,
                     name,

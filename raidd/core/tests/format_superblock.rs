@@ -14,7 +14,10 @@ fn golden(name: &str) -> PathBuf {
 /// The 4 KiB blocks of one array.
 fn blocks(name: &str) -> Vec<Vec<u8>> {
     let bytes = std::fs::read(golden(&format!("{name}.bin"))).unwrap();
-    assert!(!bytes.is_empty() && bytes.len() % 4096 == 0, "{name}");
+    assert!(
+        !bytes.is_empty() && bytes.len().is_multiple_of(4096),
+        "{name}"
+    );
     bytes.chunks(4096).map(<[u8]>::to_vec).collect()
 }
 
