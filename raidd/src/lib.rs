@@ -8,13 +8,19 @@
 //! | `device` | what Linux knows about block devices |
 //! | `member_spec` | `/dev/nvme<0..7>n1` |
 
+pub mod array;
 pub mod array_api;
+pub mod cli;
 pub mod config;
 pub mod control;
+pub mod daemon;
 pub mod device;
+pub mod discover;
 pub mod engine;
 pub mod guard;
 pub mod imprint;
 pub mod member_spec;
+pub mod preflight;
+pub mod signature;
 pub mod takeover;
 pub mod units;

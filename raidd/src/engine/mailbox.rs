@@ -68,6 +68,12 @@ impl Postbox {
         self.ring();
     }
 
+    /// Wakes the receiver without a message.
+    pub fn wake(&self) {
+        self.bell.sleeping.store(true, Ordering::Relaxed);
+        self.ring();
+    }
+
     fn ring(&self) {
         // Pairs with the fence in `may_sleep`: either we see it asleep, or it sees our message.
         std::sync::atomic::fence(Ordering::SeqCst);

@@ -11,7 +11,7 @@ mod ring;
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parity_kernels::{Arena, BufRange, Engine as Parity};
@@ -107,6 +107,8 @@ pub struct Parts {
     pub arena: Arena,
     /// Where counters go.
     pub counters: Arc<Counters>,
+    /// Set when the engine shall end as soon as nothing is in flight.
+    pub exit: Arc<AtomicBool>,
 }
 
 /// One engine; see the module comment.
@@ -154,7 +156,7 @@ impl<F: Frontend> Engine<F> {
         })
     }
 
-    /// Serves until the frontend has ended and nothing is in flight.
+    /// Serves until it is told to end and nothing is in flight.
     ///
     /// # Errors
     /// Only if the ring itself breaks.
@@ -167,7 +169,7 @@ impl<F: Frontend> Engine<F> {
             self.parts.core.end_of_pass(&mut self.actions);
             self.carry_out();
             self.parts.counters.publish(&self.parts.core.stats());
-            if self.frontend.stopped() && self.parts.core.idle() {
+            if self.parts.exit.load(Ordering::Acquire) && self.parts.core.idle() {
                 return Ok(());
             }
             self.wait(busy)?;

@@ -22,7 +22,7 @@ use super::types::*;
 use crate::geometry::Geometry;
 
 /// Sizes of a queue, fixed at start.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct QueueConfig {
     /// Number of this queue, from 0.
     pub queue: u16,
@@ -266,6 +266,11 @@ impl QueueCore {
     /// Bytes of buffer memory that the actions of this queue refer to.
     pub fn arena_bytes(&self) -> u64 {
         self.layout.frame_bytes() * u64::from(self.cfg.frames)
+    }
+
+    /// Messages that can be under way to this queue at once: what others forward, answers, and the manager's.
+    pub fn mail_capacity(&self) -> usize {
+        self.segs.capacity() * 2 + 1024
     }
 
     /// Member I/O numbers are below this.

@@ -1,0 +1,586 @@
+//! A running array: its members, engine threads, manager thread and block device, started and stopped as one.
+//!
+//! Start: limits of the members, ublk device, one engine thread per queue, then the device appears. Whatever fails on the way
+//! takes everything made so far with it. Stop: the device goes first (refused while somebody uses it), then the manager
+//! leaves the members clean, then the threads end, then the members are closed.
+
+mod keeper;
+mod limits;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crossbeam_channel::{Sender, bounded, unbounded};
+use parity_kernels::{Arena, Engine as Parity};
+use raid_core::assemble::AssembledArray;
+use raid_core::geometry::Level;
+use raid_core::path::layout::Layout;
+use raid_core::path::manager::{Manager, ManagerConfig};
+use raid_core::path::owners::Owners;
+use raid_core::path::queue::{QueueConfig, QueueCore};
+use raid_core::path::types::{Msg, SlotSet};
+use raid_core::superblock::{SlotRole, Superblock};
+use ublk_frontend::{Device, DeviceSpec, DiscardLimits, Features, UblkError};
+
+use crate::array_api::{
+    ArrayOptions, ArrayStarter, ArrayStatus, Health, MemberDevice, MemberState, MemberStatus,
+    RunningArray, StartError, StopError, SweepKind, SweepStatus,
+};
+use crate::engine::{Counters, Engine, EngineMember, Parts, Postbox, mailbox};
+use keeper::{Keeper, Order, Snapshot};
+
+const LEAST_REQUEST: u32 = 1 << 20;
+const MOST_REQUEST: u32 = 32 << 20;
+const OWNER_WORDS: usize = 1 << 14;
+/// Bands of a sweep window: 8 MiB of each member at the usual band height.
+const WINDOW: u64 = 128;
+
+/// Starts arrays on ublk devices.
+#[derive(Debug, Default)]
+pub struct UblkStarter;
+
+impl ArrayStarter for UblkStarter {
+    fn start(
+        &self,
+        verdict: AssembledArray,
+        members: Vec<MemberDevice>,
+        options: ArrayOptions,
+    ) -> Result<Arc<dyn RunningArray>, StartError> {
+        Ok(Arc::new(Array::start(verdict, members, options)?))
+    }
+
+    fn probe(&self) -> Result<Vec<String>, StartError> {
+        Ok(Features::probe()
+            .map_err(ublk_error)?
+            .names()
+            .into_iter()
+            .map(String::from)
+            .collect())
+    }
+}
+
+fn ublk_error(error: UblkError) -> StartError {
+    match error {
+        UblkError::NoDriver => StartError::NoUblk {
+            reason: "/dev/ublk-control does not exist".into(),
+            remedy: "load the module: modprobe ublk_drv (Linux 6.5 or newer)".into(),
+        },
+        UblkError::NoPermission => StartError::NoUblk {
+            reason: "no permission to open /dev/ublk-control".into(),
+            remedy: "run raidd as root".into(),
+        },
+        UblkError::KernelTooOld => StartError::MissingFeature("user copy".into()),
+        other => StartError::Device {
+            operation: "setting up the ublk device".into(),
+            source: io::Error::other(other),
+        },
+    }
+}
+
+/// The parts that go away in `stop`.
+struct Running {
+    device: Option<Device>,
+    engines: Vec<JoinHandle<io::Result<()>>>,
+    keeper: Option<JoinHandle<()>>,
+    queues: Vec<Postbox>,
+}
+
+/// See the module comment.
+pub struct Array {
+    running: Mutex<Running>,
+    orders: Sender<Order>,
+    exit: Arc<AtomicBool>,
+    snapshot: Arc<Mutex<Snapshot>>,
+    counters: Vec<Arc<Counters>>,
+    facts: Facts,
+}
+
+/// What does not change while the array runs.
+struct Facts {
+    name: String,
+    uuid: [u8; 16],
+    level: Level,
+    layout: u32,
+    chunk_bytes: u64,
+    size_bytes: u64,
+    member_bytes: u64,
+    band_bytes: u64,
+    logical_block: u32,
+    device: std::path::PathBuf,
+    read_only: bool,
+    parity_engine: &'static str,
+    features: Vec<String>,
+    /// By slot; none where missing from the start.
+    paths: Vec<Option<std::path::PathBuf>>,
+}
+
+impl Array {
+    /// Starts an array. On an error nothing of it is left.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn start(
+        verdict: AssembledArray,
+        members: Vec<MemberDevice>,
+        options: ArrayOptions,
+    ) -> Result<Array, StartError> {
+        let features = Features::probe().map_err(ublk_error)?;
+        let parity = choose_parity(options.parity_engine.as_deref())?;
+        let geometry = verdict.geometry.clone();
+        let layout = Layout::new(geometry.clone());
+        let limits = limits::of_members(&members);
+        let logical_block = members
+            .iter()
+            .map(|m| m.logical_block)
+            .chain([512, verdict.logical_block_size])
+            .max()
+            .unwrap_or(512);
+        let spec = device_spec(&layout, &limits, logical_block, &options);
+        let device = Device::add(&spec, &features).map_err(ublk_error)?;
+
+        let by_slot = by_slot(&geometry, members);
+        let mut missing = SlotSet::EMPTY;
+        for slot in (0..geometry.members()).filter(|s| by_slot[usize::from(*s)].is_none()) {
+            missing.insert(slot);
+        }
+        let manager = Manager::new(ManagerConfig {
+            members: geometry.members(),
+            parities: geometry.parities(),
+            queues: device.queues(),
+            bands: if layout.parity { layout.bands() } else { 0 },
+            band_rows: layout.rows,
+            events: verdict.events,
+            resync_offset: verdict.resync_offset,
+            missing,
+            unrecorded: unrecorded(&verdict.superblocks, &missing),
+            read_only: options.read_only,
+            safe_mode_delay_ms: options.safe_mode_delay_ms,
+            sweep_floor: options.resync_floor_bytes,
+            sweep_ceiling: options.resync_ceiling_bytes,
+            window: WINDOW,
+        });
+
+        let facts = Facts {
+            name: short_name(&verdict.name),
+            uuid: verdict.uuid,
+            level: verdict.level,
+            layout: geometry.layout(),
+            chunk_bytes: u64::from(geometry.chunk_sectors()) * 512,
+            size_bytes: geometry.array_sectors() * 512,
+            member_bytes: if layout.parity {
+                geometry.member_sectors() * 512
+            } else {
+                0
+            },
+            band_bytes: u64::from(layout.rows) * 512,
+            logical_block,
+            device: device.path(),
+            read_only: options.read_only,
+            parity_engine: if layout.parity { parity.name() } else { "none" },
+            features: device
+                .features()
+                .names()
+                .into_iter()
+                .map(String::from)
+                .collect(),
+            paths: by_slot
+                .iter()
+                .map(|m| m.as_ref().map(|m| m.path.clone()))
+                .collect(),
+        };
+        let (orders, order_inbox) = bounded(1);
+        let exit = Arc::new(AtomicBool::new(false));
+        let snapshot = Arc::new(Mutex::new(keeper::snapshot(&manager)));
+        let mut array = Array {
+            running: Mutex::new(Running {
+                device: None,
+                engines: Vec::new(),
+                keeper: None,
+                queues: Vec::new(),
+            }),
+            orders,
+            exit,
+            snapshot: snapshot.clone(),
+            counters: Vec::new(),
+            facts,
+        };
+        let frames = frames(&layout, &options);
+        let keeper_inbox = array.start_engines(
+            &device, &layout, &by_slot, &manager, parity, &options, frames,
+        )?;
+        let running = array
+            .running
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        let keeper = Keeper {
+            manager,
+            members: by_slot,
+            superblocks: verdict.superblocks,
+            queues: running.queues.clone(),
+            inbox: keeper_inbox,
+            orders: order_inbox,
+            snapshot,
+            name: array.facts.name.clone(),
+        };
+        let spawned = std::thread::Builder::new()
+            .name("raidd-keeper".into())
+            .spawn(move || keeper.run());
+        let started = spawned.map_err(StartError::thread).and_then(|handle| {
+            running.keeper = Some(handle);
+            device.start().map_err(ublk_error)
+        });
+        running.device = Some(device);
+        if let Err(error) = started {
+            array.tear_down();
+            return Err(error);
+        }
+        limits::open_up(&array.facts.device);
+        Ok(array)
+    }
+
+    fn start_engines(
+        &mut self,
+        device: &Device,
+        layout: &Layout,
+        by_slot: &[Option<MemberDevice>],
+        manager: &Manager,
+        parity: Parity,
+        options: &ArrayOptions,
+        frames: u32,
+    ) -> Result<crossbeam_channel::Receiver<Msg>, StartError> {
+        let owners = Arc::new(Owners::new(OWNER_WORDS));
+        let (to_keeper, keeper_inbox) = unbounded();
+        let running = self
+            .running
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        let members: Vec<Option<EngineMember>> = by_slot
+            .iter()
+            .map(|m| {
+                m.as_ref().map(|m| EngineMember {
+                    file: m.file.clone(),
+                    data_offset: m.superblock.data_offset * 512,
+                })
+            })
+            .collect();
+        let mut cores = Vec::new();
+        let mut mailboxes = Vec::new();
+        for queue in 0..device.queues() {
+            let cfg = QueueConfig {
+                queue,
+                queues: device.queues(),
+                depth: device.depth(),
+                max_sectors: request_bytes(layout, options) / 512,
+                frames,
+                defer_passes: 3,
+                ..QueueConfig::default()
+            };
+            let core = QueueCore::new(cfg, layout.geometry.clone(), owners.clone(), manager.view());
+            let (postbox, inbox) = mailbox(core.mail_capacity()).map_err(StartError::thread)?;
+            running.queues.push(postbox);
+            mailboxes.push(inbox);
+            cores.push(core);
+        }
+        for (queue, (core, inbox)) in (0u16..).zip(cores.into_iter().zip(mailboxes)) {
+            let frontend = device.queue(queue).map_err(ublk_error)?;
+            let counters = Arc::new(Counters::default());
+            self.counters.push(counters.clone());
+            let arena_frame = layout.frame_bytes() as usize;
+            let (members, peers, manager) =
+                (members.clone(), running.queues.clone(), to_keeper.clone());
+            let cpus = device.queue_cpus(queue).to_vec();
+            let exit = self.exit.clone();
+            let (ready, made) = bounded(1);
+            let work = move || {
+                pin(&cpus);
+                let build = || {
+                    let arena = Arena::new(frames as usize, arena_frame)?;
+                    let parts = Parts {
+                        core,
+                        members,
+                        mailbox: inbox,
+                        peers,
+                        manager,
+                        parity,
+                        arena,
+                        counters,
+                        exit,
+                    };
+                    Engine::new(frontend, parts)
+                };
+                match build() {
+                    Ok(engine) => {
+                        let _ = ready.send(Ok(()));
+                        engine.run()
+                    }
+                    Err(error) => {
+                        let _ = ready.send(Err(error));
+                        Ok(())
+                    }
+                }
+            };
+            let handle = std::thread::Builder::new()
+                .name(format!("raidd-q{queue}"))
+                .spawn(work);
+            let made = handle.and_then(|handle| {
+                running.engines.push(handle);
+                made.recv()
+                    .unwrap_or_else(|_| Err(io::Error::other("the engine thread died")))
+            });
+            if let Err(source) = made {
+                self.tear_down();
+                return Err(StartError::Device {
+                    operation: "starting an engine thread".into(),
+                    source,
+                });
+            }
+        }
+        Ok(keeper_inbox)
+    }
+
+    /// Ends all threads without a word to the members. For a start that failed; the members stay as a crash leaves them.
+    fn tear_down(&mut self) {
+        let running = self
+            .running
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        self.exit.store(true, Ordering::Release);
+        if let Some(device) = &running.device
+            && let Err(error) = device.stop_forced()
+        {
+            tracing::debug!(%error, "stopping a device that did not start");
+        }
+        let (answer, _stopped) = bounded(1);
+        let _ = self.orders.try_send(Order::Stop(answer));
+        finish(running);
+    }
+}
+
+/// Ends the threads, then removes the device.
+fn finish(running: &mut Running) {
+    for queue in &running.queues {
+        queue.wake();
+    }
+    for engine in running.engines.drain(..) {
+        match engine.join() {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "an engine thread ended with an error"),
+            Err(_) => tracing::error!("an engine thread panicked"),
+        }
+    }
+    running.queues.clear();
+    if let Some(keeper) = running.keeper.take()
+        && keeper.join().is_err()
+    {
+        tracing::error!("the manager thread panicked");
+    }
+    if let Some(device) = running.device.take()
+        && let Err(error) = device.delete()
+    {
+        tracing::warn!(%error, "the ublk device was not removed");
+    }
+}
+
+impl RunningArray for Array {
+    fn status(&self) -> ArrayStatus {
+        let shot = self
+            .snapshot
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        let facts = &self.facts;
+        let mut counters = BTreeMap::new();
+        for queue in &self.counters {
+            for (name, value) in queue.read() {
+                *counters.entry(name.to_string()).or_insert(0) += value;
+            }
+        }
+        let members = facts
+            .paths
+            .iter()
+            .zip(0u16..)
+            .map(|(path, slot)| MemberStatus {
+                slot: Some(slot),
+                path: path.clone(),
+                state: match (path, shot.view.missing.contains(slot)) {
+                    (None, _) => MemberState::Missing,
+                    (Some(_), true) => MemberState::Faulty,
+                    (Some(_), false) => MemberState::InSync,
+                },
+                errors: 0,
+            });
+        let (done, total) = shot.progress;
+        let sweep = (shot.sweeping && done < total).then(|| SweepStatus {
+            kind: SweepKind::Resync,
+            done_bytes: done * facts.band_bytes,
+            total_bytes: total * facts.band_bytes,
+            rate_bytes_per_s: (shot.rate * facts.band_bytes as f64) as u64,
+        });
+        ArrayStatus {
+            name: facts.name.clone(),
+            uuid: facts.uuid,
+            level: facts.level.md() as u8,
+            layout: facts.layout,
+            chunk_bytes: facts.chunk_bytes,
+            size_bytes: facts.size_bytes,
+            member_bytes: facts.member_bytes,
+            logical_block: facts.logical_block,
+            events: shot.events,
+            device: facts.device.clone(),
+            health: match (shot.view.failed, shot.view.missing.is_empty()) {
+                (true, _) => Health::Failed,
+                (false, true) => Health::Optimal,
+                (false, false) => Health::Degraded,
+            },
+            clean: !shot.dirty,
+            read_only: facts.read_only,
+            members: members.collect(),
+            sweep,
+            parity_engine: facts.parity_engine.into(),
+            ublk_features: facts.features.clone(),
+            counters,
+        }
+    }
+
+    fn stop(&self) -> Result<(), StopError> {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(device) = &running.device {
+            device.stop().map_err(|error| match error {
+                ublk_frontend::StopError::Busy => StopError::Busy,
+                other => StopError::Failed {
+                    operation: "stopping the block device".into(),
+                    source: io::Error::other(other),
+                },
+            })?;
+        }
+        let (answer, stopped) = bounded(1);
+        let told = self.orders.send(Order::Stop(answer)).is_ok();
+        if told && stopped.recv_timeout(Duration::from_secs(120)).is_err() {
+            tracing::error!(array = %self.facts.name, "the members could not be marked clean");
+        }
+        self.exit.store(true, Ordering::Release);
+        finish(&mut running);
+        Ok(())
+    }
+}
+
+impl StartError {
+    fn thread(source: io::Error) -> StartError {
+        StartError::Device {
+            operation: "starting a thread".into(),
+            source,
+        }
+    }
+}
+
+fn choose_parity(name: Option<&str>) -> Result<Parity, StartError> {
+    match name {
+        None => Ok(Parity::detect()),
+        Some(name) => Parity::by_name(name).ok_or_else(|| {
+            let known = Parity::NAMES.join(", ");
+            StartError::Unsupported(format!(
+                "this machine has no parity engine {name:?}; known: {known}"
+            ))
+        }),
+    }
+}
+
+fn by_slot(
+    geometry: &raid_core::geometry::Geometry,
+    members: Vec<MemberDevice>,
+) -> Vec<Option<MemberDevice>> {
+    let mut out: Vec<Option<MemberDevice>> = (0..geometry.members()).map(|_| None).collect();
+    for member in members {
+        if let Some(place) = member.slot.and_then(|s| out.get_mut(usize::from(s))) {
+            *place = Some(member);
+        }
+    }
+    out
+}
+
+/// Whether some missing member still has its role in the superblocks of the others.
+fn unrecorded(superblocks: &[Option<Superblock>], missing: &SlotSet) -> bool {
+    let Some(block) = superblocks.iter().flatten().next() else {
+        return false;
+    };
+    (0..block.roles.len() as u32).any(|number| match block.role_of(number) {
+        SlotRole::Slot(slot) => slot < 256 && missing.contains(slot),
+        _ => false,
+    })
+}
+
+/// The longest request: what was asked for, a full stripe at least, within what ublk can do.
+fn request_bytes(layout: &Layout, options: &ArrayOptions) -> u32 {
+    let stripe = u64::from(layout.data) * u64::from(layout.geometry.chunk_sectors()) * 512;
+    let wanted = u64::from(options.max_request_bytes)
+        .max(stripe)
+        .max(u64::from(LEAST_REQUEST));
+    wanted.min(u64::from(MOST_REQUEST)) as u32 / 4096 * 4096
+}
+
+fn frames(layout: &Layout, options: &ArrayOptions) -> u32 {
+    (options.frame_bytes / layout.frame_bytes()).clamp(16, 4096) as u32
+}
+
+fn device_spec(
+    layout: &Layout,
+    limits: &limits::MemberLimits,
+    logical_block: u32,
+    options: &ArrayOptions,
+) -> DeviceSpec {
+    let chunk = layout.geometry.chunk_sectors() * 512;
+    let stripe = u64::from(chunk) * u64::from(layout.data);
+    let raid0 = !layout.parity;
+    let request = request_bytes(layout, options);
+    DeviceSpec {
+        id: options.device_id,
+        queues: options.queues,
+        depth: options.depth,
+        max_request_bytes: request,
+        logical_block,
+        physical_block: limits.physical_block.max(logical_block),
+        io_min: chunk,
+        io_opt: u32::try_from(stripe).unwrap_or(0),
+        sectors: layout.geometry.array_sectors(),
+        // A discarded stripe need not read back as zeroes, so only RAID 0 passes discards on.
+        discard: limits
+            .discard_granularity
+            .filter(|_| raid0 && !options.read_only)
+            .map(|granularity| DiscardLimits {
+                max_sectors: (1 << 30) / 512,
+                granularity: granularity.max(logical_block),
+            }),
+        write_zeroes_max_sectors: if options.read_only || (raid0 && !limits.write_zeroes) {
+            0
+        } else {
+            request / 512
+        },
+        volatile_cache: true,
+        fua: false,
+        rotational: limits.rotational,
+        read_only: options.read_only,
+        zero_copy: options.zero_copy,
+        dma_alignment_mask: limits.dma_alignment_mask,
+        ..DeviceSpec::default()
+    }
+}
+
+fn short_name(name: &str) -> String {
+    name.split_once(':').map_or(name, |(_, n)| n).to_string()
+}
+
+/// Runs this thread where the queue's requests come from.
+fn pin(cpus: &[usize]) {
+    let mut set = nix::sched::CpuSet::new();
+    let mut any = false;
+    for cpu in cpus {
+        any |= set.set(*cpu).is_ok();
+    }
+    if any && let Err(error) = nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set) {
+        tracing::debug!(%error, "an engine thread is not bound to its CPUs");
+    }
+}
