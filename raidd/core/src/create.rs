@@ -15,6 +15,10 @@ pub const DEFAULT_CHUNK_SECTORS: u32 = 128;
 /// Longest name on disk, host part included, in bytes.
 pub const MAX_NAME_BYTES: usize = 31;
 
+/// Events count of a new array. Not 0: kernels from 6.19 on take an array with 0 for their own new one and
+/// fill in `logical_block_size`, after which older kernels refuse it.
+pub const FIRST_EVENTS: u64 = 1;
+
 /// A device that becomes a member; its place in the list is its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewMember {
@@ -311,7 +315,7 @@ pub fn plan(new: &NewArray<'_>) -> Result<CreatePlan, CreateError> {
                 block.device_uuid = member.device_uuid;
                 block.bblog_size = 8;
                 block.bblog_offset = 8 + room as i32;
-                block.events = 1;
+                block.events = FIRST_EVENTS;
                 block.resync_offset = if new.assume_clean || level == Level::Raid0 {
                     RESYNC_DONE
                 } else {

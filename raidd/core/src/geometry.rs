@@ -4,6 +4,12 @@
 //! exponent of each data chunk in Q. Pure arithmetic: one or two 64-bit divisions a call, no allocation
 //! after construction. Formulas follow the layouts of Linux MD (`docs/format.md`, Layouts).
 
+mod error;
+mod names;
+
+pub use error::GeometryError;
+pub use names::{layout_name, layout_numbers, parse_layout};
+
 use crate::units::{SECTOR_BYTES, round_down};
 use std::fmt;
 
@@ -104,76 +110,6 @@ pub struct Location {
     /// Sectors from here to the end of this chunk, this one included.
     pub left_in_chunk: u32,
 }
-
-/// Why a geometry cannot be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GeometryError {
-    /// The constructor of the other family was called.
-    WrongFamily {
-        level: Level,
-    },
-    Members {
-        level: Level,
-        members: usize,
-    },
-    Layout {
-        level: Level,
-        layout: u32,
-    },
-    Chunk {
-        level: Level,
-        chunk_sectors: u32,
-    },
-    /// A member cannot hold one chunk.
-    MemberTooSmall {
-        sectors: u64,
-        chunk_sectors: u32,
-    },
-    /// The array would not be addressable in 63 bits of bytes.
-    TooLarge,
-}
-
-impl fmt::Display for GeometryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            GeometryError::WrongFamily { level } => {
-                write!(f, "level {level} is not of this family")
-            }
-            GeometryError::Members { level, members } => write!(
-                f,
-                "{level} takes {} to {MAX_MEMBERS} members, not {members}",
-                level.min_members()
-            ),
-            GeometryError::Layout { level, layout } => {
-                write!(f, "{level} has no layout {layout}")
-            }
-            GeometryError::Chunk {
-                level,
-                chunk_sectors,
-            } => {
-                let rule = match level {
-                    Level::Raid0 => "a multiple of 4 KiB",
-                    _ => "a power of two",
-                };
-                write!(
-                    f,
-                    "a chunk of {} bytes is not possible: {level} needs {rule} from 4 KiB to 1 GiB",
-                    u64::from(*chunk_sectors) * SECTOR_BYTES
-                )
-            }
-            GeometryError::MemberTooSmall {
-                sectors,
-                chunk_sectors,
-            } => write!(
-                f,
-                "a member with {sectors} usable sectors cannot hold one chunk of {chunk_sectors} sectors"
-            ),
-            GeometryError::TooLarge => write!(f, "the array would be larger than 8 EiB"),
-        }
-    }
-}
-
-impl std::error::Error for GeometryError {}
 
 /// How P moves from stripe to stripe, over a ring of members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -693,67 +629,4 @@ impl Geometry {
 #[inline]
 fn divide(value: u64, by: u16) -> (u64, u16) {
     (value / u64::from(by), (value % u64::from(by)) as u16)
-}
-
-const NAMES_5: [(&str, &str, u32); 6] = [
-    ("left-asymmetric", "la", 0),
-    ("right-asymmetric", "ra", 1),
-    ("left-symmetric", "ls", 2),
-    ("right-symmetric", "rs", 3),
-    ("parity-first", "", 4),
-    ("parity-last", "", 5),
-];
-const NAMES_6: [(&str, &str, u32); 8] = [
-    ("ddf-zero-restart", "", 8),
-    ("ddf-n-restart", "", 9),
-    ("ddf-n-continue", "", 10),
-    ("left-asymmetric-6", "", 16),
-    ("right-asymmetric-6", "", 17),
-    ("left-symmetric-6", "", 18),
-    ("right-symmetric-6", "", 19),
-    ("parity-first-6", "", 20),
-];
-const NAMES_0: [(&str, &str, u32); 2] = [
-    ("original", "", LAYOUT_ORIGINAL),
-    ("alternate", "", LAYOUT_ALTERNATE),
-];
-
-fn layouts(level: Level) -> impl Iterator<Item = (&'static str, &'static str, u32)> {
-    let (first, second): (&[_], &[_]) = match level {
-        Level::Raid0 => (&NAMES_0, &[]),
-        Level::Raid4 => (&[], &[]),
-        Level::Raid5 => (&NAMES_5, &[]),
-        Level::Raid6 => (&NAMES_5, &NAMES_6),
-    };
-    first.iter().chain(second).copied()
-}
-
-/// All layout numbers of a level.
-pub fn layout_numbers(level: Level) -> Vec<u32> {
-    match level {
-        Level::Raid4 => vec![0],
-        _ => layouts(level).map(|(_, _, number)| number).collect(),
-    }
-}
-
-/// The name of a layout, as mdadm spells it but in lower case; `None` when the level has no such layout
-/// (or, level 4, no names).
-pub fn layout_name(level: Level, layout: u32) -> Option<&'static str> {
-    layouts(level)
-        .find(|&(_, _, number)| number == layout)
-        .map(|(name, _, _)| name)
-}
-
-/// The number of a layout given its name (any case), its alias (`la ra ls rs`), its number, or `default`.
-pub fn parse_layout(level: Level, text: &str) -> Option<u32> {
-    let text = text.trim().to_ascii_lowercase();
-    if text == "default" {
-        return Some(level.default_layout());
-    }
-    if let Ok(number) = text.parse() {
-        return layout_numbers(level).contains(&number).then_some(number);
-    }
-    layouts(level)
-        .find(|&(name, alias, _)| text == name || (!alias.is_empty() && text == alias))
-        .map(|(_, _, number)| number)
 }

@@ -4,8 +4,14 @@
 //! when it loads a member, encoding, the checksum, uuids and names. Costs one pass over at most 4 KiB and
 //! two small allocations; it runs at assembly and at metadata writes, never for an I/O.
 
+mod beside;
+mod error;
+pub mod feature;
+
+pub use beside::{BadRange, bitmap_version, decode_bad_blocks, parse_uuid, uuid_text};
+pub use error::{DeviceError, SuperblockError};
+
 use crate::units::{PAGE_SECTORS, SECTOR_BYTES};
-use std::fmt;
 
 /// One field of the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,52 +103,6 @@ pub const SUPER_SECTOR_1_2: u64 = 8;
 /// `resync_offset` of an array whose parity is right everywhere.
 pub const RESYNC_DONE: u64 = u64::MAX;
 
-/// Bits of `feature_map`.
-pub mod feature {
-    pub const BITMAP: u32 = 0x1;
-    pub const RECOVERY_OFFSET: u32 = 0x2;
-    pub const RESHAPE: u32 = 0x4;
-    pub const BAD_BLOCKS: u32 = 0x8;
-    pub const REPLACEMENT: u32 = 0x10;
-    pub const RESHAPE_BACKWARDS: u32 = 0x20;
-    pub const NEW_OFFSET: u32 = 0x40;
-    pub const RECOVERY_BITMAP: u32 = 0x80;
-    pub const CLUSTERED: u32 = 0x100;
-    pub const JOURNAL: u32 = 0x200;
-    pub const PPL: u32 = 0x400;
-    pub const MULTIPLE_PPLS: u32 = 0x800;
-    pub const RAID0_LAYOUT: u32 = 0x1000;
-    /// All bits with a meaning.
-    pub const KNOWN: u32 = 0x1fff;
-
-    const NAMES: [&str; 13] = [
-        "bitmap",
-        "recovery-offset",
-        "reshape",
-        "bad-blocks",
-        "replacement",
-        "reshape-backwards",
-        "new-offset",
-        "recovery-bitmap",
-        "clustered",
-        "journal",
-        "ppl",
-        "multiple-ppls",
-        "raid0-layout",
-    ];
-
-    /// The names of the bits that are set, unknown ones as hexadecimal.
-    pub fn names(map: u32) -> Vec<String> {
-        (0..32)
-            .filter(|bit| map >> bit & 1 == 1)
-            .map(|bit| match NAMES.get(bit as usize) {
-                Some(name) => name.to_string(),
-                None => format!("{:#x}", 1u32 << bit),
-            })
-            .collect()
-    }
-}
-
 const ROLE_SPARE: u16 = 0xffff;
 const ROLE_FAULTY: u16 = 0xfffe;
 const ROLE_JOURNAL: u16 = 0xfffd;
@@ -213,98 +173,6 @@ impl Placement {
         }
     }
 }
-
-/// Why bytes are not a usable superblock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SuperblockError {
-    /// No MD magic: nothing to say about the device.
-    NoMagic,
-    Truncated {
-        have: usize,
-        need: usize,
-    },
-    MajorVersion(u32),
-    TooManyRoles(u32),
-    /// The block says that it belongs to another place.
-    Misplaced {
-        says: u64,
-        at: u64,
-    },
-    Checksum {
-        stored: u32,
-        computed: u32,
-    },
-    UnknownFeatures(u32),
-    /// Bytes that must be zero are not; `offset` is the first one's.
-    Padding {
-        offset: usize,
-    },
-    LogicalBlockSize(u32),
-    DataTooSmall(u64),
-    /// The RAID 0 layout bit on another level.
-    LayoutBitOnLevel(i32),
-}
-
-impl fmt::Display for SuperblockError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use SuperblockError as E;
-        match self {
-            E::NoMagic => write!(f, "no MD superblock here"),
-            E::Truncated { have, need } => {
-                write!(
-                    f,
-                    "the superblock needs {need} bytes and only {have} could be read"
-                )
-            }
-            E::MajorVersion(version) => {
-                write!(
-                    f,
-                    "MD metadata version {version} is not known here (only 1.x is)"
-                )
-            }
-            E::TooManyRoles(roles) => {
-                write!(
-                    f,
-                    "the superblock lists {roles} devices; at most {MAX_ROLES} are possible"
-                )
-            }
-            E::Misplaced { says, at } => write!(
-                f,
-                "the superblock at sector {at} says that it belongs at sector {says}: \
-                 it is a copy, or the partition table changed"
-            ),
-            E::Checksum { stored, computed } => write!(
-                f,
-                "the superblock's checksum is {stored:08x} but its bytes give {computed:08x}: it is damaged"
-            ),
-            E::UnknownFeatures(bits) => write!(
-                f,
-                "the array uses features that are not known here ({}); use the system that made it",
-                feature::names(*bits).join(", ")
-            ),
-            E::Padding { offset } => write!(
-                f,
-                "byte {offset} of the superblock must be zero and is not: \
-                 a newer MD may have put something there"
-            ),
-            E::LogicalBlockSize(bytes) => write!(
-                f,
-                "the superblock's logical_block_size (byte 224) is {bytes}; 0, 512, 1024, 2048 and 4096 are possible"
-            ),
-            E::DataTooSmall(sectors) => {
-                write!(f, "the superblock leaves only {sectors} sectors for data")
-            }
-            E::LayoutBitOnLevel(level) => {
-                write!(
-                    f,
-                    "the RAID 0 layout bit is set on an array of level {level}"
-                )
-            }
-        }
-    }
-}
-
-impl std::error::Error for SuperblockError {}
 
 /// A decoded block. Names are those of the on-disk fields (`docs/format.md`); sizes and offsets are sectors.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -722,68 +590,4 @@ impl Superblock {
             false => Err(DeviceError::Overlap),
         }
     }
-}
-
-/// Why a superblock does not fit its device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceError {
-    /// Sectors that the array needs, and those that the device has.
-    TooSmall { need: u64, have: u64 },
-    /// The data area covers the superblock.
-    Overlap,
-}
-
-/// A range that the bad-block log lists, in absolute sectors of the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BadRange {
-    pub sector: u64,
-    pub sectors: u64,
-}
-
-/// Reads a bad-block log: 64-bit entries up to one of all ones. `shift` is the block's `bblog_shift`. An
-/// entry of length 0 is skipped, as Linux did before it made it an error.
-pub fn decode_bad_blocks(log: &[u8], shift: u8) -> Vec<BadRange> {
-    let shift = u32::from(shift).min(53);
-    log.chunks_exact(8)
-        .map(|entry| u64::from_le_bytes(bytes(entry)))
-        .take_while(|&entry| entry != u64::MAX)
-        .map(|entry| BadRange {
-            sector: (entry >> 10).checked_shl(shift).unwrap_or(u64::MAX),
-            sectors: (entry & 0x3ff) << shift,
-        })
-        .filter(|range| range.sectors != 0)
-        .collect()
-}
-
-/// Version of a write-intent bitmap given its first bytes: 3 and 4 plain, 5 clustered, 6 lockless; `None`
-/// when there is no bitmap.
-pub fn bitmap_version(header: &[u8]) -> Option<u32> {
-    let word = |at: usize| Some(u32::from_le_bytes(header.get(at..at + 4)?.try_into().ok()?));
-    (word(0)? == 0x6d74_6962).then(|| word(4))?
-}
-
-/// A uuid as mdadm writes it: four groups of eight digits.
-pub fn uuid_text(uuid: &[u8; 16]) -> String {
-    let groups = uuid
-        .chunks_exact(4)
-        .map(|g| format!("{:02x}{:02x}{:02x}{:02x}", g[0], g[1], g[2], g[3]));
-    groups.collect::<Vec<_>>().join(":")
-}
-
-/// Reads a uuid: 32 hexadecimal digits, with `:` or `-` anywhere between them.
-pub fn parse_uuid(text: &str) -> Option<[u8; 16]> {
-    let digits: Vec<u8> = text
-        .trim()
-        .bytes()
-        .filter(|byte| !matches!(byte, b':' | b'-'))
-        .map(|byte| (byte as char).to_digit(16).map(|digit| digit as u8))
-        .collect::<Option<_>>()?;
-    if digits.len() != 32 {
-        return None;
-    }
-    let mut uuid = [0; 16];
-    for (byte, pair) in uuid.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = pair[0] << 4 | pair[1];
-    }
-    Some(uuid)
 }
