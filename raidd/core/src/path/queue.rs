@@ -36,9 +36,6 @@ pub struct QueueConfig {
     pub frames: u32,
     /// Passes that a partial band of a large request waits for its neighbour while other I/O is in flight.
     pub defer_passes: u64,
-    /// A planted fault, so that the simulator can prove that it finds it.
-    #[cfg(feature = "planted-bugs")]
-    pub bug: Option<Bug>,
 }
 
 /// Faults that the simulator must find. Only with the feature `planted-bugs`.
@@ -194,6 +191,8 @@ pub struct QueueCore {
     pub(crate) wrote: bool,
     pub(crate) active_writes: usize,
     pub(crate) foreground: u64,
+    #[cfg(feature = "planted-bugs")]
+    bug: Option<Bug>,
 }
 
 impl QueueCore {
@@ -254,6 +253,8 @@ impl QueueCore {
             wrote: false,
             active_writes: 0,
             foreground: 0,
+            #[cfg(feature = "planted-bugs")]
+            bug: None,
             stats: QueueStats::default(),
             pass: 0,
             view,
@@ -294,7 +295,9 @@ impl QueueCore {
             && self.ops.in_use() == 0
             && self.ios.in_use() == 0
             && self.bands.in_use() == 0
+            && self.segs.in_use() == 0
             && self.foreign.is_empty()
+            && self.frames.len() == self.cfg.frames as usize
     }
 
     /// Work is waiting for something that no completion announces (a band that another queue owns): call
@@ -303,9 +306,15 @@ impl QueueCore {
         self.sweep.is_some()
     }
 
+    /// Plants a fault, so that the simulator can prove that it finds it.
+    #[cfg(feature = "planted-bugs")]
+    pub fn plant(&mut self, bug: Option<Bug>) {
+        self.bug = bug;
+    }
+
     #[cfg(feature = "planted-bugs")]
     pub(crate) fn bug(&self, bug: Bug) -> bool {
-        self.cfg.bug == Some(bug)
+        self.bug == Some(bug)
     }
 
     /// Takes one event in.
