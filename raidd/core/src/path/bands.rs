@@ -127,7 +127,8 @@ impl QueueCore {
                 k: place.k,
                 first: place.first as u8,
                 count: count as u8,
-                req_off: cursor * SECTOR,
+                // Only requests that carry bytes use it, and those are far below 4 GiB.
+                req_off: cursor.wrapping_mul(SECTOR),
                 large,
             };
             let req = &mut self.reqs[usize::from(tag)];
@@ -291,6 +292,17 @@ impl QueueCore {
         list
     }
 
+    /// A band that the sweep or a decode has taken or reserved leaves the line that it waits in; [`QueueCore::band_idle`]
+    /// puts it into line again.
+    fn leave_line(&mut self, entry: u32, line: Ready) {
+        if let Some(e) = self.bands.get_mut(entry)
+            && e.ready == line
+            && (e.op != NONE || e.sweep)
+        {
+            e.ready = Ready::No;
+        }
+    }
+
     /// Issues bands that are gathered in full, adjacent ones as one operation.
     pub(crate) fn issue_full(&mut self, out: &mut Actions) {
         if self.ready_full.is_empty() {
@@ -298,11 +310,10 @@ impl QueueCore {
         }
         let mut ready =
             std::mem::replace(&mut self.ready_full, std::mem::take(&mut self.full_scratch));
-        ready.retain(|e| {
-            self.bands
-                .get(*e)
-                .is_some_and(|b| b.ready == Ready::Full && b.op == NONE && !b.sweep)
-        });
+        for entry in &ready {
+            self.leave_line(*entry, Ready::Full);
+        }
+        ready.retain(|e| self.bands.get(*e).is_some_and(|b| b.ready == Ready::Full));
         ready.sort_unstable_by_key(|e| self.bands[*e].band);
         let mut rest = ready.as_slice();
         while let Some(&first) = rest.first() {
@@ -362,7 +373,11 @@ impl QueueCore {
             let Some(e) = self.bands.get(entry) else {
                 continue;
             };
-            if e.band != band || e.ready != Ready::Partial || e.op != NONE || e.sweep {
+            if e.band != band || e.ready != Ready::Partial {
+                continue;
+            }
+            if e.op != NONE || e.sweep {
+                self.leave_line(entry, Ready::Partial);
                 continue;
             }
             // Something is in flight, so the next pass comes soon by itself.

@@ -128,6 +128,8 @@ struct Batch {
     epoch: u32,
     /// An earlier record already named these missing members.
     confirms: bool,
+    /// All queues were quiet when it began.
+    quiet: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,8 +152,10 @@ pub struct Manager {
     disk_dirty: bool,
     disk_resync: u64,
     want_dirty: bool,
-    /// All queues are quiet: the next record says clean.
+    /// All queues are quiet: the record after the next says clean.
     all_quiet: bool,
+    /// A record begun while all were quiet is durable on all its targets, and with it all data written before.
+    all_durable: bool,
     round: Round,
     rounds: u32,
     last_round_ms: u64,
@@ -200,6 +204,7 @@ impl Manager {
             disk_resync: cfg.resync_offset,
             want_dirty: false,
             all_quiet: false,
+            all_durable: false,
             round: Round::None,
             rounds: 0,
             last_round_ms: 0,
@@ -267,6 +272,7 @@ impl Manager {
             Msg::NeedDirty { .. } => {
                 self.want_dirty = true;
                 self.all_quiet = false;
+                self.all_durable = false;
                 if self.round != Round::None {
                     self.round = Round::None;
                     self.last_round_ms = now_ms;
@@ -328,7 +334,12 @@ impl Manager {
         }
     }
 
-    fn publish(&self, out: &mut Vec<ManagerAction>) {
+    fn publish(&mut self, out: &mut Vec<ManagerAction>) {
+        // A queue that has said "quiet" takes a view that says "writable" as leave to write again: what the round has
+        // found so far is void.
+        if self.view.writable && self.round != Round::None {
+            self.round = Round::None;
+        }
         for queue in 0..self.cfg.queues {
             out.push(ManagerAction::Send {
                 queue,
@@ -377,6 +388,7 @@ impl Manager {
         self.disk_dirty = batch.record.resync_offset == 0 && self.cfg.parities > 0;
         self.disk_resync = batch.record.resync_offset;
         self.half_epoch = self.half_epoch.max(batch.epoch);
+        self.all_durable |= batch.quiet && batch.failed.is_empty() && self.all_quiet;
         if batch.confirms {
             self.durable_epoch = self.durable_epoch.max(batch.epoch);
         }
@@ -449,7 +461,10 @@ impl Manager {
         if !(membership || dirty || clean) {
             return;
         }
-        let resync_offset = if clean {
+        // "Clean" on one member must not be durable while another still has data in its volatile cache, or a power cut
+        // leaves an array that is clean by its freshest superblock and has parity that does not match. So one more
+        // record goes first, which says what the members said already and flushes them all.
+        let resync_offset = if clean && self.all_durable {
             self.clean_offset()
         } else if dirty || self.disk_dirty {
             0
@@ -473,6 +488,7 @@ impl Manager {
             failed: SlotSet::EMPTY,
             epoch: self.view.epoch,
             confirms: self.half_epoch == self.view.epoch,
+            quiet: self.all_quiet,
         });
         out.push(ManagerAction::Record(record));
     }
@@ -482,7 +498,8 @@ impl Manager {
             return;
         }
         let idle_due = now_ms >= self.last_round_ms + self.cfg.safe_mode_delay_ms;
-        let due = self.disk_dirty && self.swept >= self.cfg.bands && idle_due;
+        let due =
+            self.disk_resync != self.clean_offset() && self.swept >= self.cfg.bands && idle_due;
         let due = due || (self.stopping && self.window.is_none());
         if due
             && self.round == Round::None

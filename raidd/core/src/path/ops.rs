@@ -438,26 +438,35 @@ impl QueueCore {
         pairs.into_iter().take(count)
     }
 
-    /// Starts the reads that decode unreadable chunks.
+    /// Starts the reads that deliver chunks of a band: of the chunks themselves first, unless their member is missing, and of
+    /// all others if that fails. The member I/O that failed before may have covered other stripes too; if it alone counted,
+    /// two requests (or two members of one request) with unreadable sectors in different stripes would be one loss too many
+    /// in both.
     pub(crate) fn plan_decode(&mut self, op: u32, out: &mut Actions) {
         self.ops[op].missing = self.view.missing;
         self.ops[op].read_failed = false;
         let map = self.map(self.ops[op].first);
         let (mut lo, mut hi) = (u32::MAX, 0);
+        let mut wanted = SlotSet::EMPTY;
         let mut at = self.ops[op].segs.head;
         while at != NONE {
             let (seg, next) = self.segs[at];
             lo = lo.min(u32::from(seg.first));
             hi = hi.max(u32::from(seg.first) + u32::from(seg.count));
-            let slot = map.data_slot(seg.k);
-            if !self.ops[op].missing.contains(slot) {
-                self.ops[op].bad.insert(slot);
-            }
+            wanted.insert(map.data_slot(seg.k));
             at = next;
         }
-        self.stats.decoded += 1;
         let state = &mut self.ops[op];
         (state.lo, state.hi, state.phase) = (lo, hi, Phase::Reading);
+        if !wanted.intersects(&state.unreadable()) {
+            state.strategy = Strategy::Plain;
+            for slot in wanted.iter() {
+                self.op_io(op, 0, IoKind::Read, slot, slot, (lo, hi), out);
+            }
+            return;
+        }
+        state.strategy = Strategy::Recover;
+        self.stats.decoded += 1;
         if !self.recover_job(op, false, out) {
             let error = if self.ops[op].bad.is_empty() {
                 RequestError::Io
@@ -514,11 +523,13 @@ impl QueueCore {
                 _ => self.plan_decode(op, out),
             };
         }
-        if self.ops[op].kind == OpKind::Recover || self.ops[op].strategy == Strategy::Recover {
+        if self.ops[op].strategy == Strategy::Recover {
             self.ops[op].phase = Phase::Recovering;
             let possible = self.recover_job(op, true, out);
             debug_assert!(possible, "planned");
             out.list.push(Action::Fence { op });
+        } else if self.ops[op].kind == OpKind::Recover {
+            self.deliver(op, out);
         } else {
             self.build(op, out);
         }

@@ -548,14 +548,17 @@ impl QueueCore {
         if !req.active || req.pending > 0 || !req.admitted {
             return;
         }
-        if !req.failed.is_empty() && req.result.is_ok() && !self.recorded(&req.failed) {
+        // A flush that a member did not take, or that left out one which the survivors do not name as missing yet: after
+        // a power cut that member would count as fresh, without the writes in its cache.
+        let flush = req.request.op == Op::Flush && self.layout.parity;
+        if flush && req.result.is_ok() && !self.recorded(&req.failed) {
             if !self.held_flushes.contains(&tag) {
                 self.held_flushes.push(tag);
             }
             return;
         }
         let mut result = req.result;
-        if !req.failed.is_empty() && self.view.failed {
+        if flush && self.view.failed {
             result = Err(RequestError::Io);
         }
         if matches!(req.request.op, Op::Write | Op::WriteZeroes | Op::Discard) {
@@ -573,7 +576,9 @@ impl QueueCore {
         if self.bug(Bug::AckBeforeRecord) {
             return true;
         }
+        // A read-only array records nothing, and misses nothing.
         self.view.failed
+            || self.view.read_only
             || (self.view.missing.includes(failed) && self.view.recorded == self.view.epoch)
     }
 

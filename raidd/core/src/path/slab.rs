@@ -62,6 +62,13 @@ impl<T> Slab<T> {
     }
 }
 
+impl<T> Slab<T> {
+    /// The value, if the key is in use.
+    pub fn get_mut(&mut self, key: u32) -> Option<&mut T> {
+        self.items.get_mut(key as usize).and_then(Option::as_mut)
+    }
+}
+
 impl<T> std::ops::Index<u32> for Slab<T> {
     type Output = T;
     fn index(&self, key: u32) -> &T {

@@ -65,6 +65,11 @@ impl SlotSet {
         self.0.iter().zip(other.0).all(|(a, b)| b & !a == 0)
     }
 
+    /// Whether the sets have a slot in common.
+    pub fn intersects(&self, other: &SlotSet) -> bool {
+        self.0.iter().zip(other.0).any(|(a, b)| a & b != 0)
+    }
+
     /// The slots in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u16> + '_ {
         (0..256u16).filter(|s| self.contains(*s))
