@@ -1,0 +1,8 @@
+//! raidctl: arguments, what each verb does on this side of the socket, and how answers are printed.
+
+pub mod args;
+mod examine;
+pub mod exit;
+pub mod show;
+pub mod verbs;
+mod zero;

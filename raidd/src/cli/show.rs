@@ -1,0 +1,166 @@
+//! Tables for people. Everything goes through one function that does not die of a closed pipe.
+
+use std::io::Write;
+
+use comfy_table::{Table, presets};
+
+use crate::control::protocol::{ArrayView, DetailView, Problem};
+use crate::units::{Bytes, human_seconds};
+
+/// Prints a line to standard output; a reader that went away (`| head`) is not an error worth a message.
+pub fn line(text: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// Prints a value as one pretty JSON document.
+pub fn json(value: &impl serde::Serialize) {
+    match serde_json::to_string_pretty(value) {
+        Ok(text) => line(text),
+        Err(e) => eprintln!("raidctl: printing JSON: {e}"),
+    }
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(header.iter().map(|h| h.to_uppercase()));
+    table
+}
+
+/// `a/b` of slots in sync, as in /proc/mdstat's `[8/7]`.
+fn slots(array: &ArrayView) -> String {
+    use crate::array_api::MemberState::InSync;
+    let total = array
+        .members
+        .iter()
+        .filter_map(|m| m.slot)
+        .max()
+        .map_or(0, |s| usize::from(s) + 1);
+    let good = array
+        .members
+        .iter()
+        .filter(|m| m.slot.is_some() && m.state == InSync)
+        .count();
+    format!("{good}/{total}")
+}
+
+/// `raidctl list`
+pub fn list(arrays: &[ArrayView]) {
+    if arrays.is_empty() {
+        line("no arrays are running; 'raidctl assemble --scan' starts those that exist");
+        return;
+    }
+    let mut t = table(&[
+        "name", "device", "level", "size", "chunk", "members", "state",
+    ]);
+    for a in arrays {
+        t.add_row([
+            a.name.clone(),
+            a.device
+                .as_ref()
+                .map_or("-".into(), |d| d.display().to_string()),
+            format!("raid{}", a.level),
+            Bytes(a.size_bytes).to_string(),
+            Bytes(a.chunk_bytes).to_string(),
+            slots(a),
+            a.state.clone(),
+        ]);
+    }
+    line(t);
+}
+
+/// A snake_case word of the protocol for people.
+fn word(value: impl serde::Serialize) -> String {
+    let text = serde_json::to_value(value)
+        .ok()
+        .and_then(|v| v.as_str().map(str::to_string))
+        .unwrap_or_default();
+    text.replace('_', " ")
+}
+
+fn members(array: &ArrayView) -> Table {
+    let mut t = table(&["slot", "state", "device"]);
+    for m in &array.members {
+        t.add_row([
+            m.slot.map_or("-".into(), |s| s.to_string()),
+            word(m.state),
+            m.path
+                .as_ref()
+                .map_or("-".into(), |p| p.display().to_string()),
+        ]);
+    }
+    t
+}
+
+/// `raidctl detail`
+pub fn detail(d: &DetailView) {
+    let device = d
+        .array
+        .device
+        .as_ref()
+        .map_or("-".into(), |p| p.display().to_string());
+    line(format_args!("{device}:"));
+    let mut rows: Vec<(&str, String)> = vec![
+        ("Name", d.array.name.clone()),
+        ("UUID", d.array.uuid.clone()),
+        ("Level", format!("raid{}", d.array.level)),
+        (
+            "Size",
+            format!(
+                "{} ({} bytes)",
+                Bytes(d.array.size_bytes),
+                d.array.size_bytes
+            ),
+        ),
+    ];
+    if d.member_bytes > 0 {
+        rows.push(("Used per member", Bytes(d.member_bytes).to_string()));
+    }
+    rows.push(("Chunk", Bytes(d.array.chunk_bytes).to_string()));
+    rows.push(("Layout", d.layout.clone()));
+    rows.push(("Logical block", format!("{} bytes", d.logical_block)));
+    rows.push(("State", d.array.state.clone()));
+    if let Some(sweep) = &d.resync {
+        let eta = sweep
+            .eta_seconds
+            .map_or(String::new(), |s| format!(", {} left", human_seconds(s)));
+        let rate = Bytes(sweep.rate_bytes_per_s);
+        rows.push((
+            "Progress",
+            format!("{} {}%, {rate}/s{eta}", word(sweep.kind), sweep.percent),
+        ));
+    }
+    rows.push((
+        "Members",
+        format!("{}, {} degraded", slots(&d.array), d.degraded),
+    ));
+    rows.push(("Events", d.events.to_string()));
+    rows.push(("Parity engine", d.parity_engine.clone()));
+    rows.push(("ublk features", d.ublk_features.join(" ")));
+    for (key, value) in rows {
+        line(format_args!("{key:>16} : {value}"));
+    }
+    line("");
+    line(members(&d.array));
+}
+
+/// The plan or the result of a create or an assemble.
+pub fn plan(a: &ArrayView) {
+    line(format_args!(
+        "raid{} of {} members, {} usable, chunk {}, name {}, uuid {}",
+        a.level,
+        a.members.iter().filter(|m| m.slot.is_some()).count(),
+        Bytes(a.size_bytes),
+        Bytes(a.chunk_bytes),
+        a.name,
+        a.uuid
+    ));
+    line(members(a));
+}
+
+/// Remarks, to standard error so that standard output stays what scripts expect.
+pub fn remarks(kind: &str, problems: &[Problem]) {
+    for problem in problems {
+        eprintln!("{kind}: {problem}");
+    }
+}

@@ -1,0 +1,425 @@
+//! `assemble`: find members, group them by array, take them all or none, start. An array that runs already is left
+//! alone; one that MD holds without using it is taken over; everything else is a refusal that names who and why.
+
+use std::sync::Arc;
+
+use raid_core::assemble::{self as core, AssembleOptions, AssembledArray, LeftOut};
+use raid_core::superblock::{SlotRole, parse_uuid, uuid_text};
+use raid_core::units::SECTOR_BYTES;
+
+use super::arrays::Running;
+use super::commands::Control;
+use super::protocol::{
+    ArrayView, AssembleReply, AssembleRequest, MemberView, Outcome, Problem, Refusal, RefusalKind,
+};
+use crate::array_api::{MemberDevice, MemberState};
+use crate::device::open::{Mode, exclusive};
+use crate::discover::{Found, candidate, locate, probe, scan};
+use crate::preflight::busy;
+use crate::takeover::{check_unused, md_holders, stop_unused};
+
+/// Members of one uuid.
+struct Group {
+    uuid: [u8; 16],
+    found: Vec<Found>,
+}
+
+impl Control {
+    pub(super) fn assemble(
+        &self,
+        request: &AssembleRequest,
+    ) -> Result<Vec<AssembleReply>, Refusal> {
+        let uuid = match request.uuid.as_deref().map(|text| (parse_uuid(text), text)) {
+            Some((None, text)) => {
+                let message = format!(
+                    "'{text}' is no uuid: write 32 hexadecimal digits, as raidctl examine shows them"
+                );
+                return Err(Refusal::new(RefusalKind::BadRequest, message));
+            }
+            Some((uuid, _)) => uuid,
+            None => None,
+        };
+        let (found, damaged) = self.members(request)?;
+        let wanted = |f: &Found| {
+            uuid.is_none_or(|u| f.superblock.uuid == u)
+                && request
+                    .name
+                    .as_deref()
+                    .is_none_or(|n| f.superblock.short_name() == n || f.superblock.name == n)
+        };
+        let mut groups: Vec<Group> = Vec::new();
+        for one in found.into_iter().filter(wanted) {
+            match groups.iter_mut().find(|g| g.uuid == one.superblock.uuid) {
+                Some(group) => group.found.push(one),
+                None => groups.push(Group {
+                    uuid: one.superblock.uuid,
+                    found: vec![one],
+                }),
+            }
+        }
+        if groups.is_empty() {
+            return self.nothing(request, uuid, damaged);
+        }
+        if request.name.is_some() && groups.len() > 1 {
+            let uuids: Vec<String> = groups.iter().map(|g| uuid_text(&g.uuid)).collect();
+            let message = format!(
+                "several arrays have this name; choose one with --uuid: {}",
+                uuids.join(", ")
+            );
+            return Err(Refusal::new(RefusalKind::Preflight, message));
+        }
+        Ok(groups
+            .into_iter()
+            .map(|group| self.assemble_one(group, request))
+            .collect())
+    }
+
+    /// Devices with superblocks. A device that was named and is no member is a refusal, a scanned one is not.
+    fn members(&self, request: &AssembleRequest) -> Result<(Vec<Found>, Vec<Problem>), Refusal> {
+        if request.members.is_empty() {
+            let (found, damaged) = scan();
+            let damaged = damaged
+                .into_iter()
+                .map(|(path, why)| {
+                    Problem::new(path.display().to_string(), why, "see 'raidctl examine'")
+                })
+                .collect();
+            return Ok((found, damaged));
+        }
+        let mut found: Vec<Found> = Vec::new();
+        let mut problems = Vec::new();
+        for path in &request.members {
+            match probe(path, self.allow_files) {
+                Ok(one) if found.iter().any(|f| f.node.dev == one.node.dev) => {
+                    problems.push(Problem::new(
+                        path.display().to_string(),
+                        "it is given twice",
+                        "name each member once",
+                    ));
+                }
+                Ok(one) => found.push(one),
+                Err(why) => problems.push(Problem::new(path.display().to_string(), why, "")),
+            }
+        }
+        if problems.is_empty() {
+            return Ok((found, Vec::new()));
+        }
+        Err(Refusal {
+            kind: RefusalKind::Preflight,
+            message: "not assembled, nothing was changed".into(),
+            problems,
+        })
+    }
+
+    fn nothing(
+        &self,
+        request: &AssembleRequest,
+        uuid: Option<[u8; 16]>,
+        damaged: Vec<Problem>,
+    ) -> Result<Vec<AssembleReply>, Refusal> {
+        // Our own members cannot be missed: they are read without being opened exclusively. So nothing runs either.
+        let what = match (&request.name, uuid) {
+            (Some(name), _) => format!("no member of an array named '{name}' was found"),
+            (None, Some(uuid)) => format!("no member of the array {} was found", uuid_text(&uuid)),
+            // A machine without arrays is not an error when it starts.
+            (None, None) if damaged.is_empty() => return Ok(Vec::new()),
+            (None, None) => "no usable member was found".into(),
+        };
+        Err(Refusal {
+            kind: RefusalKind::NotFound,
+            message: what,
+            problems: damaged,
+        })
+    }
+
+    fn assemble_one(&self, group: Group, request: &AssembleRequest) -> AssembleReply {
+        if let Some(running) = self.arrays.by_uuid(&group.uuid) {
+            let array = ArrayView::from(&running.array.status());
+            return AssembleReply {
+                array,
+                outcome: Outcome::Unchanged,
+                problems: Vec::new(),
+            };
+        }
+        let view = found_view(&group);
+        let refused = |problems: Vec<Problem>| AssembleReply {
+            array: view.clone(),
+            outcome: Outcome::Refused,
+            problems,
+        };
+        if let Some(other) = self.arrays.by_name(&view.name) {
+            let message = format!(
+                "an array of this name runs already ({})",
+                other.array.status().device.display()
+            );
+            return refused(vec![Problem::new(
+                &view.name,
+                message,
+                "stop that one first",
+            )]);
+        }
+        // A verdict from what was read first: no array is taken from MD only to be refused then.
+        if let Err(problem) = self.judge_unheld(&group, request) {
+            return refused(vec![problem]);
+        }
+        let mut problems = Vec::new();
+        for md in md_holders(group.found.iter().map(|f| f.node.name.as_str())) {
+            let taken = if request.dry_run {
+                check_unused(&md)
+            } else {
+                stop_unused(&md)
+            };
+            if let Err(e) = taken {
+                problems.push(Problem::new(&view.name, e.to_string(), e.remedy()));
+            }
+        }
+        if !problems.is_empty() {
+            return refused(problems);
+        }
+        if request.dry_run {
+            return AssembleReply {
+                array: view,
+                outcome: Outcome::Planned,
+                problems,
+            };
+        }
+        match self.take_and_start(&group, &view.name, request) {
+            Ok((running, remarks)) => {
+                let array = ArrayView::from(&running.array.status());
+                self.arrays.add(running);
+                AssembleReply {
+                    array,
+                    outcome: Outcome::Changed,
+                    problems: remarks,
+                }
+            }
+            Err(problems) => refused(problems),
+        }
+    }
+
+    fn judge_unheld(&self, group: &Group, request: &AssembleRequest) -> Result<(), Problem> {
+        let candidates: Vec<core::Candidate> = group
+            .found
+            .iter()
+            .map(|f| core::Candidate {
+                superblock: f.superblock.clone(),
+                device_sectors: f.node.size_sectors,
+                bitmap_version: crate::device::open::look(&f.node.path)
+                    .ok()
+                    .and_then(|file| {
+                        candidate(&file, f.node.size_sectors, f.superblock.clone()).bitmap_version
+                    }),
+            })
+            .collect();
+        judge(&candidates, group, request).map(drop)
+    }
+
+    /// Opens every member exclusively or none, reads again what is on them now, and starts.
+    fn take_and_start(
+        &self,
+        group: &Group,
+        name: &str,
+        request: &AssembleRequest,
+    ) -> Result<(Running, Vec<Problem>), Vec<Problem>> {
+        let mode = if request.read_only {
+            Mode::Read
+        } else {
+            Mode::Write
+        };
+        let mut problems = Vec::new();
+        let mut held = Vec::new();
+        for found in &group.found {
+            match exclusive(&found.node.path, mode, found.node.is_block) {
+                Ok(file) => held.push(Arc::new(file)),
+                Err(e) => problems.extend(busy(&found.node, &e)),
+            }
+        }
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let mut candidates = Vec::new();
+        for (found, file) in group.found.iter().zip(&held) {
+            let path = found.node.path.display().to_string();
+            let now = locate(file, found.node.size_sectors)
+                .map_err(|e| vec![Problem::new(&path, e.to_string(), "")])?;
+            let block = crate::discover::best(now)
+                .filter(|b| b.uuid == group.uuid)
+                .ok_or_else(|| {
+                    vec![Problem::new(
+                        &path,
+                        "its superblock changed while it was being opened",
+                        "try again",
+                    )]
+                })?;
+            candidates.push(candidate(file, found.node.size_sectors, block));
+        }
+        let verdict = judge(&candidates, group, request).map_err(|p| vec![p])?;
+        let remarks = remarks(&verdict, group);
+        let devices = devices(&verdict, group, &held);
+        drop(held);
+        if !request.read_only {
+            self.keep_off(name, &group.uuid);
+        }
+        let options = self.config.defaults.options(request.read_only);
+        let array = self
+            .starter
+            .start(verdict, devices, options)
+            .map_err(|e| vec![Problem::new(name, e.to_string(), "")])?;
+        tracing::info!(array = name, device = %array.status().device.display(), "assembled");
+        Ok((
+            Running {
+                name: name.into(),
+                uuid: group.uuid,
+                array,
+            },
+            remarks,
+        ))
+    }
+}
+
+fn judge(
+    candidates: &[core::Candidate],
+    group: &Group,
+    request: &AssembleRequest,
+) -> Result<AssembledArray, Problem> {
+    let options = AssembleOptions {
+        force: request.force,
+        read_only: request.read_only,
+    };
+    let path = |index: usize| {
+        group.found.get(index).map_or_else(
+            || format!("device {index}"),
+            |f| f.node.path.display().to_string(),
+        )
+    };
+    let verdict = core::assemble(candidates, options).into_iter().next();
+    let name = verdict
+        .as_ref()
+        .map_or("array", |v| v.name.as_str())
+        .to_string();
+    match verdict.map(|v| v.outcome) {
+        Some(Ok(array)) => Ok(array),
+        Some(Err(refusal)) => Err(Problem::new(name, refusal.text(&path), "")),
+        None => Err(Problem::new(name, "no members", "")),
+    }
+}
+
+/// The devices of the verdict's slots. Devices that were left out are closed, MD may not have them either as long as
+/// the ignore line stands.
+fn devices(
+    verdict: &AssembledArray,
+    group: &Group,
+    held: &[Arc<std::fs::File>],
+) -> Vec<MemberDevice> {
+    let slots = verdict.members.iter().zip(&verdict.superblocks).enumerate();
+    slots
+        .filter_map(|(slot, (index, superblock))| {
+            let index = (*index)?;
+            let node = &group.found[index].node;
+            Some(MemberDevice {
+                slot: Some(slot as u16),
+                path: node.path.clone(),
+                file: held[index].clone(),
+                superblock: superblock.clone()?,
+                logical_block: node.logical_block,
+                size_sectors: node.size_sectors,
+            })
+        })
+        .collect()
+}
+
+/// What the operator should know about an array that starts all the same.
+fn remarks(verdict: &AssembledArray, group: &Group) -> Vec<Problem> {
+    let mut remarks = Vec::new();
+    for (index, why) in &verdict.left_out {
+        let path = group.found[*index].node.path.display().to_string();
+        remarks.push(match why {
+            LeftOut::Stale { behind } => Problem::new(
+                path,
+                format!("left out: its data is out of date, by {behind} events"),
+                "",
+            ),
+            LeftOut::Faulty => Problem::new(
+                path,
+                "left out: the other members have recorded its failure",
+                "",
+            ),
+            LeftOut::Spare => Problem::new(
+                path,
+                "left out: it is a spare, and spares are not used yet",
+                "",
+            ),
+        });
+    }
+    if verdict.degraded > 0 {
+        let message = format!(
+            "{} of {} members are missing",
+            verdict.degraded,
+            verdict.members.len()
+        );
+        remarks.push(Problem::new(
+            &verdict.name,
+            message,
+            "the array runs degraded; connect or replace them",
+        ));
+    }
+    if verdict.forced {
+        let message = "it was not stopped cleanly and lacks members: stripes that were being written then may hold \
+                       wrong data in the lost chunks";
+        remarks.push(Problem::new(
+            &verdict.name,
+            message,
+            "check the file system on it",
+        ));
+    }
+    remarks
+}
+
+/// What is known of an array before it is started, from its freshest superblock.
+fn found_view(group: &Group) -> ArrayView {
+    let best = group
+        .found
+        .iter()
+        .map(|f| &f.superblock)
+        .max_by_key(|b| b.events);
+    let mut members: Vec<MemberView> = group
+        .found
+        .iter()
+        .map(|f| {
+            let (slot, state) =
+                match best.map_or(SlotRole::Spare, |b| b.role_of(f.superblock.dev_number)) {
+                    SlotRole::Slot(slot) => (Some(slot), MemberState::InSync),
+                    SlotRole::Faulty => (None, MemberState::Faulty),
+                    SlotRole::Spare | SlotRole::Journal => (None, MemberState::Spare),
+                };
+            MemberView {
+                slot,
+                path: Some(f.node.path.clone()),
+                state,
+            }
+        })
+        .collect();
+    members.sort_by_key(|m| m.slot.unwrap_or(u16::MAX));
+    let size = best.map_or(0, |b| {
+        let parities =
+            raid_core::geometry::Level::from_md(b.level).map_or(0, |l| u64::from(l.parities()));
+        match b.level {
+            0 => group.found.iter().map(|f| f.superblock.data_size).sum(),
+            _ => b
+                .size
+                .saturating_mul(u64::from(b.raid_disks).saturating_sub(parities)),
+        }
+    });
+    ArrayView {
+        name: best.map_or_else(String::new, |b| b.short_name().to_string()),
+        uuid: uuid_text(&group.uuid),
+        level: best
+            .and_then(|b| u8::try_from(b.level).ok())
+            .unwrap_or(u8::MAX),
+        chunk_bytes: best.map_or(0, |b| u64::from(b.chunk_sectors) * SECTOR_BYTES),
+        size_bytes: size.saturating_mul(SECTOR_BYTES),
+        device: None,
+        members,
+        state: "not running".into(),
+    }
+}

@@ -1,0 +1,108 @@
+//! What each command of the protocol does; the daemon's half of raidctl's verbs.
+
+use std::sync::Arc;
+
+use super::arrays::Arrays;
+use super::protocol::{Command, Outcome, Refusal, Reply, StopReply, StopRequest};
+use super::server::Handler;
+use crate::array_api::ArrayStarter;
+use crate::config::Config;
+use crate::guard::Guard;
+
+/// Everything a command may need.
+pub struct Control {
+    pub(super) config: Config,
+    pub(super) starter: Arc<dyn ArrayStarter>,
+    pub(super) guard: Guard,
+    pub(super) arrays: Arrays,
+    /// Tests use image files as members; the programs never do.
+    pub(super) allow_files: bool,
+}
+
+impl Control {
+    /// For the daemon.
+    pub fn new(config: Config, starter: Arc<dyn ArrayStarter>) -> Control {
+        let guard = if config.manage_mdadm_conf {
+            Guard::system()
+        } else {
+            Guard::default()
+        };
+        Control {
+            config,
+            starter,
+            guard,
+            arrays: Arrays::default(),
+            allow_files: false,
+        }
+    }
+
+    /// For tests without block devices: image files as members, mdadm's and udev's files where `guard` says.
+    pub fn with_files(config: Config, starter: Arc<dyn ArrayStarter>, guard: Guard) -> Control {
+        Control {
+            config,
+            starter,
+            guard,
+            arrays: Arrays::default(),
+            allow_files: true,
+        }
+    }
+
+    /// What runs.
+    pub fn arrays(&self) -> &Arrays {
+        &self.arrays
+    }
+
+    fn stop(&self, request: &StopRequest) -> Result<StopReply, Refusal> {
+        let running = self.arrays.find(&request.array)?;
+        if request.dry_run {
+            return Ok(StopReply {
+                name: running.name,
+                uuid: raid_core::superblock::uuid_text(&running.uuid),
+                outcome: Outcome::Planned,
+                released: request.release,
+            });
+        }
+        let mut reply = self.arrays.stop(&running)?;
+        if request.release {
+            match self.guard.remove(&running.uuid) {
+                Ok(_) => reply.released = true,
+                Err(e) => tracing::warn!(array = running.name, "{e}"),
+            }
+        }
+        Ok(reply)
+    }
+
+    /// Keeps mdadm and udev off an array; failing to is a warning, not an obstacle.
+    pub(super) fn keep_off(&self, name: &str, uuid: &[u8; 16]) {
+        match self.guard.add(uuid) {
+            Ok(true) => tracing::info!(
+                array = name,
+                "told mdadm and udev to leave its members alone"
+            ),
+            Ok(false) => {}
+            Err(e) => tracing::warn!(array = name, "{e}"),
+        }
+    }
+}
+
+impl Handler for Control {
+    fn handle(&self, command: Command) -> Result<Reply, Refusal> {
+        Ok(match command {
+            Command::Version => Reply::Version {
+                version: env!("CARGO_PKG_VERSION").into(),
+                pid: std::process::id(),
+            },
+            Command::Create(request) => Reply::Created(self.create(&request)?),
+            Command::Assemble(request) => Reply::Assembled {
+                arrays: self.assemble(&request)?,
+            },
+            Command::Stop(request) => Reply::Stopped(self.stop(&request)?),
+            Command::List => Reply::List {
+                arrays: self.arrays.views(),
+            },
+            Command::Detail(request) => {
+                Reply::Detail(Box::new(self.arrays.detail(&request.array)?))
+            }
+        })
+    }
+}

@@ -1,0 +1,179 @@
+//! The life of the daemon: arguments, config, log, memory lock, socket, signals. Everything that serves is in
+//! `control`; everything that moves data is behind [`ArrayStarter`].
+//!
+//! SIGTERM and SIGINT: arrays that nobody uses are stopped clean and the daemon ends. If one is in use the daemon says
+//! which and by whom, stays, and goes on serving it: ending would turn every request of a mounted file system into
+//! an error. It ends by itself once the last such array has been stopped or is no longer used.
+
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Parser;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::mman::{MlockAllFlags, mlockall};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use tracing::{error, info, warn};
+use tracing_subscriber::EnvFilter;
+
+use crate::array_api::ArrayStarter;
+use crate::cli::exit::{self, Failure};
+use crate::config::{self, Config, LogFormat};
+use crate::control::commands::Control;
+use crate::control::listen::listen;
+use crate::control::peer::{Policy, group_id};
+use crate::control::server::{Limits, Server};
+
+/// Serve RAID arrays as ublk block devices. Runs in the foreground; raidctl tells it what to do.
+#[derive(Debug, Parser)]
+#[command(name = "raidd", version)]
+pub struct Args {
+    /// Configuration file; /etc/raidd/raidd.yaml if it exists
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Control socket; wins over the configuration file
+    #[arg(long, env = "RAIDD_SOCKET", value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+/// How often a daemon that was told to end looks whether its arrays are free at last.
+const LINGER_MS: u16 = 1000;
+
+/// The whole program but for the data path, which `starter` makes once memory is locked and logging is on.
+pub fn run(starter: impl FnOnce() -> Arc<dyn ArrayStarter>) -> exit::Outcome {
+    let args = Args::parse();
+    let mut config =
+        config::load(args.config.as_deref()).map_err(|e| failure("config", e.to_string()))?;
+    if let Some(socket) = args.socket {
+        config.socket.path = socket;
+    }
+    start_log(&config).map_err(|message| failure("config", message))?;
+    if !nix::unistd::geteuid().is_root() {
+        return Err(failure(
+            "not_root",
+            "raidd must run as root: it opens block devices and creates ublk devices",
+        ));
+    }
+    // Blocked before the first thread starts, so that all threads inherit it and only wait() below sees them.
+    let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
+    signals
+        .thread_block()
+        .map_err(|e| failure("signals", format!("blocking signals: {e}")))?;
+
+    let group = config.socket.group.as_deref().map(group_id).transpose();
+    let group = group.map_err(|e| failure("config", e.to_string()))?;
+    let listening =
+        listen(&config.socket.path, group).map_err(|e| failure("socket", e.to_string()))?;
+    lock_memory();
+    let starter = starter();
+    match starter.probe() {
+        Ok(features) => info!("ublk features in use: {}", features.join(" ")),
+        // Not fatal: examine, list and a later modprobe all work; a create says the same again.
+        Err(e) => warn!("no array can be started: {e}"),
+    }
+    let policy = Policy {
+        daemon_uid: nix::unistd::geteuid().as_raw(),
+        group,
+    };
+    let socket = config.socket.path.clone();
+    let control = Arc::new(Control::new(config, starter));
+    let server = Server::start(listening, policy, Limits::default(), control.clone())
+        .map_err(|e| failure("socket", format!("serving {}: {e}", socket.display())))?;
+    info!(
+        version = env!("CARGO_PKG_VERSION"),
+        "serving {}",
+        socket.display()
+    );
+    wait_for_the_end(&signals, &server, &control)?;
+    server.close();
+    info!("ended");
+    Ok(exit::DONE)
+}
+
+fn failure(kind: &'static str, message: impl Into<String>) -> Failure {
+    Failure::new(exit::FAILED, kind, message)
+}
+
+/// Returns when a signal came and no array is left.
+fn wait_for_the_end(signals: &SigSet, server: &Server, control: &Control) -> Result<(), Failure> {
+    let broken = |e: Errno| failure("signals", format!("waiting for signals: {e}"));
+    let mut file = SignalFd::with_flags(signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
+        .map_err(broken)?;
+    let mut said: Option<Vec<String>> = None;
+    loop {
+        let timeout = if said.is_some() {
+            PollTimeout::from(LINGER_MS)
+        } else {
+            PollTimeout::NONE
+        };
+        let came = next_signal(&mut file, timeout).map_err(broken)?;
+        if !came && said.is_none() {
+            continue;
+        }
+        // A command that runs is finished first; none begins while the last arrays go.
+        let left = server.exclusively(|| control.arrays().stop_all());
+        if left.is_empty() {
+            return Ok(());
+        }
+        let messages: Vec<String> = left.into_iter().map(|refusal| refusal.message).collect();
+        if came || said.as_ref() != Some(&messages) {
+            for message in &messages {
+                error!("told to end, but {message}; raidd serves it until then");
+            }
+        }
+        said = Some(messages);
+    }
+}
+
+/// True if a signal came in time.
+fn next_signal(file: &mut SignalFd, timeout: PollTimeout) -> Result<bool, Errno> {
+    let mut waiting = [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
+    match poll(&mut waiting, timeout) {
+        Ok(_) | Err(Errno::EINTR) => {}
+        Err(e) => return Err(e),
+    }
+    Ok(file.read_signal()?.is_some())
+}
+
+/// Pages of a block device's server must not be written to that device. Pages are locked when first touched, so
+/// that the reserve of an allocator costs nothing; what the I/O path needs is touched at start.
+fn lock_memory() {
+    let flags = MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE;
+    let onfault = MlockAllFlags::from_bits_retain(libc::MCL_ONFAULT);
+    match mlockall(flags | onfault).or_else(|_| mlockall(MlockAllFlags::MCL_CURRENT)) {
+        Ok(()) => {}
+        Err(e) => warn!(
+            "memory is not locked ({e}): under memory pressure an array could wait for itself; \
+             raise the limit (LimitMEMLOCK=infinity, or CAP_IPC_LOCK)"
+        ),
+    }
+}
+
+fn start_log(config: &Config) -> Result<(), String> {
+    let filter = match std::env::var("RUST_LOG") {
+        Ok(text) if !text.is_empty() => {
+            EnvFilter::try_new(&text).map_err(|e| format!("RUST_LOG: {e}"))?
+        }
+        _ => EnvFilter::try_new(&config.log.level).map_err(|e| {
+            format!(
+                "log.level: '{}' is no filter ({e}); use info or debug",
+                config.log.level
+            )
+        })?,
+    };
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    let set = match config.log.format {
+        LogFormat::Json => builder.json().try_init(),
+        LogFormat::Text => {
+            use std::io::IsTerminal;
+            builder
+                .with_ansi(std::io::stderr().is_terminal())
+                .try_init()
+        }
+    };
+    set.map_err(|e| e.to_string())
+}
