@@ -414,6 +414,11 @@ impl Manager {
         self.batch.is_some_and(|b| b.record.resync_offset != 0)
     }
 
+    /// Data may have been written that no record has flushed. Where nothing is in sync yet, "clean" looks like "dirty".
+    fn must_flush(&self) -> bool {
+        self.disk_dirty && !self.all_durable
+    }
+
     fn may_sweep(&self) -> bool {
         self.cfg.parities > 0
             && self.view.missing.is_empty()
@@ -441,7 +446,8 @@ impl Manager {
         self.maybe_sweep(now_ms, out);
         if self.stopping && self.window.is_none() && self.batch.is_none() {
             let at_rest = self.cfg.parities == 0 || self.view.read_only || self.view.failed;
-            if at_rest || (self.all_quiet && self.disk_resync == self.clean_offset()) {
+            let clean = self.disk_resync == self.clean_offset() && !self.must_flush();
+            if at_rest || (self.all_quiet && clean) {
                 self.stopped = true;
                 out.push(ManagerAction::Stopped);
             }
@@ -456,8 +462,8 @@ impl Manager {
         let membership = self.durable_epoch < self.view.epoch;
         let dirty = self.want_dirty && !self.disk_dirty;
         let finish = self.stopping || self.swept >= self.cfg.bands;
-        let clean =
-            self.all_quiet && !self.want_dirty && finish && self.disk_resync != self.clean_offset();
+        let due = self.disk_resync != self.clean_offset() || (self.stopping && self.must_flush());
+        let clean = self.all_quiet && !self.want_dirty && finish && due;
         if !(membership || dirty || clean) {
             return;
         }
