@@ -173,6 +173,22 @@ fn a_parity_array_starts_dirty_and_in_sync() {
 }
 
 #[test]
+fn more_than_one_percent_is_worth_a_word() {
+    // What 100 GiB hold behind the data's offset, in whole chunks.
+    let used = 100 * GIB - 133_120;
+    for (extra, warned) in [(used / 100, false), (used / 100 + 1, true)] {
+        let members = members(&[100 * GIB, 100 * GIB + extra, 100 * GIB]);
+        let plan = plan(&array(Level::Raid5, &members)).unwrap();
+        assert_eq!(plan.geometry.member_sectors(), used);
+        let expected = CreateWarning::Wasted {
+            slot: 1,
+            sectors: extra,
+        };
+        assert_eq!(plan.warnings, if warned { vec![expected] } else { vec![] });
+    }
+}
+
+#[test]
 fn raid0_uses_all_of_unequal_members() {
     let members = members(&[10 * GIB, 20 * GIB, 20 * GIB + 77]);
     let plan = plan(&array(Level::Raid0, &members)).unwrap();

@@ -64,6 +64,22 @@ fn every_signature_is_found_alone() {
             512,
             vec![(536, b"LVM2 001"), (512, b"LABELONE")],
         ),
+        ("DDF", size - 4096, vec![(size - 4096, b"\xde\x11\xde\x11")]),
+        (
+            "DDF",
+            size - 257 * 512,
+            vec![(size - 257 * 512, b"\xde\x11\xde\x11")],
+        ),
+        (
+            "Intel RAID (IMSM)",
+            size - 8192,
+            vec![(size - 8192, b"Intel Raid ISM Cfg Sig. 1.3.00")],
+        ),
+        (
+            "GPT (backup)",
+            size - 4096,
+            vec![(size - 4096, b"EFI PART")],
+        ),
         ("LUKS1", 0, vec![(0, b"LUKS\xba\xbe\x00\x01")]),
         ("LUKS2", 0, vec![(0, b"LUKS\xba\xbe\x00\x02")]),
         (
