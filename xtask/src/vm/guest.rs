@@ -1,7 +1,7 @@
 //! What both beds share: the job folder, the script that builds the guest's root out of the host's files, and the
 //! script that runs the command there and leaves its exit status behind.
 
-use super::VmOptions;
+use super::{Bed, VmOptions};
 use crate::{paths, sh};
 use anyhow::{Context, Result};
 use std::fmt::Write as _;
@@ -50,7 +50,7 @@ impl Job {
         }
         writable.push(dir.clone());
         let job = Job { dir, writable };
-        job.script("cmd", &job.command_script(command)?)?;
+        job.script("cmd", &job.command_script(options.bed(), command)?)?;
         Ok(job)
     }
 
@@ -80,7 +80,7 @@ impl Job {
             .ok()
     }
 
-    fn command_script(&self, command: &[String]) -> Result<String> {
+    fn command_script(&self, bed: Bed, command: &[String]) -> Result<String> {
         let mut text = String::from("#!/bin/bash\n");
         for (name, value) in std::env::vars() {
             let entry = format!("{name}=");
@@ -88,7 +88,8 @@ impl Job {
                 writeln!(text, "export {name}={}", sh::quote(&value))?;
             }
         }
-        text += "export PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin RAIDD_BED=1\n";
+        text += "export PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin\n";
+        writeln!(text, "export RAIDD_BED={}", bed.name())?;
         let here = std::env::current_dir()?;
         writeln!(
             text,

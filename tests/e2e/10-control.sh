@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# The control plane on real block devices: every bad input is a clear refusal that writes nothing, members are held,
+# MD is kept off and taken over politely, two daemons refuse one another.
+# bed: both
+# time: 120
+. "$(dirname "$0")/lib.sh"
+
+# RAIDD_DAEMON names another daemon, such as the example raidd-sim, which moves no data.
+raidd() { command "${RAIDD_DAEMON:-raidd}" "$@"; }
+sums() { for dev in "$@"; do head -c 8M "$dev" | sha256sum; tail -c 1M "$dev" | sha256sum; done; }
+
+refused no-daemon 3 'no raidd answers' raidctl list
+refused not-root-daemon 1 'root' setpriv --reuid 65534 --clear-groups "$(command -v "${RAIDD_DAEMON:-raidd}")" --socket /tmp/other.sock
+check loops loop_members 6 64M
+check daemon start_daemon
+refused second-daemon 1 'another raidd.*already serves' raidd --socket "$RAIDD_SOCKET"
+refused unreadable-config 1 'No such file' raidd --config /no/such.yaml --socket "$WORK/other.sock"
+printf 'defaults:\n  chunck: 64K\n' > "$WORK/bad.yaml"
+refused bad-config 1 "bad.yaml:2: unknown key 'defaults.chunck'.*did you mean" raidd --config "$WORK/bad.yaml" --socket "$WORK/other.sock"
+check "nobody-may-not" bash -c "! setpriv --reuid 65534 --clear-groups raidctl list"
+
+# --- what create refuses, and that it writes nothing then -------------------------------------------------------
+M=("${MEMBERS[@]}")
+mkfs.ext4 -qF "${M[4]}"
+mkdir "$WORK/mnt" && mount "${M[4]}" "$WORK/mnt"
+before=$(sums "${M[@]}")
+refused too-few 1 'at least 4 members' raidctl create --level 6 "${M[0]}" "${M[1]}" "${M[2]}"
+refused twice 1 'twice' raidctl create --level 5 "${M[0]}" "${M[1]}" "${M[0]}"
+ln -s "${M[0]}" "$WORK/link"
+refused twice-by-link 1 "same device as ${M[0]}" raidctl create --level 5 "${M[0]}" "${M[1]}" "$WORK/link"
+refused mounted 1 "in use: mounted on $WORK/mnt.*umount" raidctl create --level 5 --force "${M[0]}" "${M[1]}" "${M[4]}"
+umount "$WORK/mnt"
+before=$(sums "${M[@]}")
+refused filesystem 1 'ext4 \(file system\).*--force' raidctl create --level 5 "${M[0]}" "${M[1]}" "${M[4]}"
+mkswap "${M[5]}" > /dev/null 2>&1 && swapon "${M[5]}" && {
+  refused swap 1 'in use as swap.*swapoff' raidctl create --level 5 --force "${M[0]}" "${M[1]}" "${M[5]}"
+  swapoff "${M[5]}"
+}
+before=$(sums "${M[@]}")
+truncate -s 64M "$WORK/image"
+refused regular-file 1 'losetup' raidctl create --level 5 "${M[0]}" "${M[1]}" "$WORK/image"
+refused unknown-name 1 'no such device' raidctl create --level 5 "${M[0]}" "${M[1]}" /dev/nope
+refused not-block 1 'not a block device' raidctl create --level 5 "${M[0]}" "${M[1]}" /dev/null
+if odd=$(losetup --show -f --sector-size 4096 "$WORK/image" 2> /dev/null); then
+  LOOPS+=("$odd")
+  refused unequal-sectors 1 "differ in logical block size.*2 of 512 bytes, 1 of 4096" raidctl create --level 5 "${M[0]}" "${M[1]}" "$odd"
+  losetup -d "$odd"
+else skip unequal-sectors 'no 4096-byte loop devices here'; fi
+ro=$(losetup --show -rf "$WORK/image") && {
+  refused read-only 1 'write protected' raidctl create --level 5 "${M[0]}" "${M[1]}" "$ro"
+  losetup -d "$ro"
+}
+if dmsetup create raidd-held --table "0 2048 linear ${M[3]} 0" 2> /dev/null; then
+  refused held 1 'held by the device-mapper device raidd-held.*dmsetup remove' raidctl create --level 5 "${M[0]}" "${M[1]}" "${M[3]}"
+  dmsetup remove raidd-held
+else skip held 'no device-mapper here'; fi
+refused range 2 'runs backwards' raidctl create --level 5 '/dev/loop<2..0>'
+refused level 2 'not supported yet' raidctl create --level 10 "${M[0]}" "${M[1]}" "${M[2]}"
+check dry-run raidctl create --level 5 --dry-run "${M[0]}" "${M[1]}" "${M[2]}"
+equal nothing-was-written "$before" "$(sums "${M[@]}")"
+
+# --- an array of our own ------------------------------------------------------------------------------------------
+out=$(raidctl create --output json --level 5 --name ctl --force "${M[0]}" "${M[1]}" "${M[2]}" "${M[4]}") || { not_ok create "$out"; exit; }
+ok create
+uuid=$(json uuid <<< "$out") ARRAY_DEV=$(json device <<< "$out")
+equal blkid linux_raid_member "$(blkid -p -o value -s TYPE "${M[4]}")"
+equal blkid-uuid "$uuid" "$(mdadm --examine "${M[4]}" | awk '/Array UUID/ { print $4 }')"
+refused member-held 1 'in use' raidctl create --level 5 --force "${M[3]}" "${M[5]}" "${M[0]}"
+refused zero-held 1 'in use' raidctl zero --force "${M[0]}"
+refused md-cannot 1 'busy' mdadm --assemble --run /dev/md127 "${M[0]}" "${M[1]}" "${M[2]}" "${M[4]}"
+refused name-taken 1 'of this name runs already' raidctl create --level 0 --name ctl --force "${M[3]}" "${M[5]}"
+check scan-unchanged bash -c "raidctl assemble --scan --output json | grep -q '\"outcome\": \"unchanged\"'"
+check examine raidctl examine "${M[0]}" "${M[1]}" "${M[2]}" "${M[4]}"
+check detail bash -c "raidctl detail ctl | grep -q 'left-symmetric'"
+check stop raidctl stop ctl
+
+# --- udev and mdadm are kept off, and MD is taken over when it was first --------------------------------------------
+if [ -d /etc/mdadm ]; then
+  refused incremental-ignored 1 'explicitly ignored' mdadm --incremental "${M[0]}"
+fi
+check explicit-mdadm md_assemble --readonly "${M[0]}" "${M[1]}" "${M[2]}" "${M[4]}"
+exec 7< /dev/md127
+refused md-open 1 'md127.*(open in|in use|held)' raidctl assemble --name ctl
+exec 7<&-
+check take-over bash -c "raidctl assemble --name ctl && ! grep -q md127 /proc/mdstat"
+check stop-release raidctl stop --release ctl
+if [ -d /etc/mdadm ]; then
+  check incremental-again bash -c "mdadm --incremental ${M[0]} && grep -q inactive /proc/mdstat"
+  check take-over-inactive bash -c "raidctl assemble --name ctl && ! grep -q inactive /proc/mdstat"
+  check stop-again raidctl stop ctl
+fi
+
+# --- formats that are recognised and refused ------------------------------------------------------------------------
+if mdadm --create /dev/md126 --run --assume-clean --metadata=1.2 --level=5 -n 3 --bitmap=internal "${M[0]}" "${M[1]}" "${M[3]}" > /dev/null 2>&1; then
+  md_stop /dev/md126
+  refused bitmap 1 'write-intent bitmap.*--bitmap=none' raidctl assemble "${M[0]}" "${M[1]}" "${M[3]}"
+  refused bitmap-examine 1 'write-intent bitmap' raidctl examine "${M[0]}"
+  refused zero-not-ours 1 'not one of ours' raidctl zero "${M[0]}" "${M[1]}" "${M[3]}"
+  check zero-force raidctl zero --force "${M[0]}" "${M[1]}" "${M[3]}"
+fi
+if mdadm --create /dev/md126 --run --assume-clean --metadata=0.90 --level=5 -n 3 "${M[0]}" "${M[1]}" "${M[3]}" > /dev/null 2>&1; then
+  md_stop /dev/md126
+  refused old-format 1 'Linux MD 0.90.*update=metadata' raidctl assemble "${M[0]}" "${M[1]}" "${M[3]}"
+  refused old-format-examine 1 'Linux MD 0.90' raidctl examine "${M[0]}"
+fi
+dd if=/dev/urandom of="${M[5]}" bs=1M count=2 conv=fsync status=none
+refused garbage-examine 1 '' raidctl examine "${M[5]}"
+truncate -s 5000 "$WORK/short"
+refused short-examine 1 'no MD superblock' raidctl examine "$WORK/short"
+refused nothing-found 1 "named 'nobody'" raidctl assemble --name nobody
+
+# --- the end ----------------------------------------------------------------------------------------------------
+check stop-daemon stop_daemon
+check socket-gone test ! -e "$RAIDD_SOCKET"

@@ -1,0 +1,173 @@
+//! `cargo xtask test`: everything that can be checked on this machine. What it lacks is skipped, named and counted.
+//! The last line is `N passed, N failed, N skipped`; the exit status is 1 if anything failed.
+
+use crate::count::Count;
+use crate::vm::Bed;
+use crate::{build, demo, e2e, paths, setup, sh, tidy};
+use anyhow::{Context, Result};
+use clap::Args;
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::time::Instant;
+
+#[derive(Args, Debug)]
+pub struct TestCommand {
+    /// Leave out everything that needs a guest.
+    #[arg(long)]
+    fast: bool,
+    /// Run the guest parts in this bed only.
+    #[arg(long, value_enum)]
+    bed: Option<Bed>,
+}
+
+/// Runs and reports the parts, keeping the sum.
+struct Report {
+    total: Count,
+    start: Instant,
+}
+
+impl Report {
+    fn part(&mut self, name: &str, run: impl FnOnce() -> Result<Count>) {
+        println!(
+            "=== {name} (at {:.0} s)",
+            self.start.elapsed().as_secs_f64()
+        );
+        let start = Instant::now();
+        let count = run().unwrap_or_else(|error| {
+            println!("not ok {name} # {error:#}");
+            Count::fail()
+        });
+        println!(
+            "=== {name}: {count} ({:.1} s)",
+            start.elapsed().as_secs_f64()
+        );
+        self.total += count;
+    }
+}
+
+impl TestCommand {
+    pub fn run(self) -> Result<i32> {
+        setup::prepare(!self.fast);
+        let mut report = Report {
+            total: Count::default(),
+            start: Instant::now(),
+        };
+        report.part("format", || cargo(&["fmt", "--all", "--check"]));
+        report.part("tidy", || {
+            let found = tidy::findings()?;
+            for line in &found {
+                println!("not ok tidy # {line}");
+            }
+            Ok(if found.is_empty() {
+                Count::pass()
+            } else {
+                Count::fail()
+            })
+        });
+        report.part("clippy", || {
+            cargo(&[
+                "clippy",
+                "--quiet",
+                "--workspace",
+                "--all-targets",
+                "--",
+                "-D",
+                "warnings",
+            ])
+        });
+        report.part("dependencies", dependencies);
+        report.part("cargo test", cargo_test);
+        if self.fast {
+            println!("skip guests # --fast");
+            report.total += Count::skip();
+        } else {
+            self.guests(&mut report);
+        }
+        println!("{}", report.total);
+        Ok(i32::from(report.total.failed > 0))
+    }
+
+    fn guests(&self, report: &mut Report) {
+        let beds = match self.bed {
+            Some(bed) => vec![bed],
+            None => e2e::beds(),
+        };
+        for bed in [Bed::Uml, Bed::Qemu] {
+            if !beds.contains(&bed) {
+                let how = match bed {
+                    Bed::Uml => "no UML kernel at hand: cargo xtask vm build-uml",
+                    Bed::Qemu => "no qemu-system-x86_64: install qemu-system-x86",
+                };
+                println!("skip bed-{} # {how}", bed.name());
+                report.total += Count::skip();
+            }
+        }
+        if beds.is_empty() {
+            return;
+        }
+        let mut binaries = None;
+        report.part("build", || {
+            binaries = Some(build::binaries(build::Profile::Dev)?);
+            Ok(Count::pass())
+        });
+        let Some(binaries) = binaries else {
+            return;
+        };
+        report.part("end-to-end", || {
+            e2e::run(&e2e::all()?, self.bed, None, &binaries)
+        });
+        for bed in beds {
+            for level in demo::LEVELS {
+                let name = format!("demo level {level} in {}", bed.name());
+                report.part(&name, || demo::checked(level, bed, &binaries));
+            }
+        }
+    }
+}
+
+/// One cargo command that passes or fails as a whole.
+fn cargo(args: &[&str]) -> Result<Count> {
+    sh::run(sh::cmd("cargo", args).current_dir(paths::repo()))?;
+    Ok(Count::pass())
+}
+
+/// Licences, banned crates and advisories, where cargo-deny is installed.
+fn dependencies() -> Result<Count> {
+    if sh::output(&mut sh::cmd("cargo", ["deny", "--version"])).is_err() {
+        println!("skip cargo-deny # not installed: cargo install cargo-deny");
+        return Ok(Count::skip());
+    }
+    cargo(&[
+        "deny",
+        "--log-level",
+        "error",
+        "check",
+        "bans",
+        "licenses",
+        "sources",
+    ])
+}
+
+/// All unit, property and document tests, counted.
+fn cargo_test() -> Result<Count> {
+    let mut child = sh::cmd("cargo", ["test", "--workspace", "--no-fail-fast"])
+        .current_dir(paths::repo())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start cargo test")?;
+    let mut count = Count::default();
+    if let Some(stdout) = child.stdout.take() {
+        for line in BufReader::new(stdout).lines() {
+            let line = line?;
+            println!("{line}");
+            if let Some(one) = Count::of_cargo_line(&line) {
+                count += one;
+            }
+        }
+    }
+    if !child.wait()?.success() && count.failed == 0 {
+        println!("not ok cargo-test # did not build, or a test program crashed");
+        count += Count::fail();
+    }
+    Ok(count)
+}
