@@ -315,6 +315,8 @@ impl QueueCore {
         }
         ready.retain(|e| self.bands.get(*e).is_some_and(|b| b.ready == Ready::Full));
         ready.sort_unstable_by_key(|e| self.bands[*e].band);
+        // An entry is in line twice if a decode took it from the line and ended at once.
+        ready.dedup();
         let mut rest = ready.as_slice();
         while let Some(&first) = rest.first() {
             let start = self.bands[first].band;
