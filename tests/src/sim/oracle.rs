@@ -16,8 +16,8 @@ pub struct Entry {
 #[derive(Clone, Debug)]
 pub struct Oracle {
     sectors: Vec<Vec<Entry>>,
-    /// Since when anything is allowed here; 0 = it is not.
-    any: Vec<u64>,
+    /// From when to when anything was allowed here; the start is 0 if never.
+    any: Vec<(u64, u64)>,
     /// Everything answered before this moment is durable.
     durable: u64,
 }
@@ -27,7 +27,7 @@ impl Oracle {
     pub fn new(content: &[u64]) -> Oracle {
         Oracle {
             sectors: content.iter().map(|v| vec![certain(*v)]).collect(),
-            any: vec![0; content.len()],
+            any: vec![(0, 0); content.len()],
             durable: 0,
         }
     }
@@ -51,9 +51,9 @@ impl Oracle {
             .find(|e| e.id == id)
             .expect("it was sent once");
         (e.answered, e.ok) = (now, ok);
-        let any = &mut self.any[lba as usize];
-        if ok && e.sent > *any {
-            *any = 0;
+        let (since, until) = &mut self.any[lba as usize];
+        if ok && e.sent > *since {
+            *until = now.min(*until);
         }
         // What neither a reader in flight nor a power cut can bring back is forgotten.
         let before = self.durable.min(oldest);
@@ -74,7 +74,7 @@ impl Oracle {
 
     /// From now on nothing is promised about a sector, until it is written.
     pub fn undefined(&mut self, lba: u64, now: u64) {
-        self.any[lba as usize] = now.max(1);
+        self.any[lba as usize] = (now.max(1), u64::MAX);
     }
 
     /// May a read that was sent at this moment return the value?
@@ -95,13 +95,15 @@ impl Oracle {
             .map(|w| w.sent)
             .max()
             .unwrap_or(0);
-        self.any[lba as usize] != 0 || list.iter().any(|e| e.value == value && e.answered >= hides)
+        let (since, until) = self.any[lba as usize];
+        (since != 0 && until >= before)
+            || list.iter().any(|e| e.value == value && e.answered >= hides)
     }
 
     /// After a power cut this was found, and it is durable.
     pub fn settle(&mut self, lba: u64, value: u64) {
         self.sectors[lba as usize] = vec![certain(value)];
-        self.any[lba as usize] = 0;
+        self.any[lba as usize] = (0, 0);
     }
 
     /// After a power cut nothing is in flight any more.

@@ -8,21 +8,17 @@ use super::rng::mix;
 use super::setup::EdgeBug;
 use super::world::{Active, BYTES, Outcome, World};
 
-/// Steps after which a run without new requests and faults has to be quiet.
-const BOUND: u64 = 400_000;
+/// Steps within which something has to get done: a request, a window of the sweep, a superblock.
+const BOUND: u64 = 100_000;
 
 impl World {
     /// Sends this many requests, faults included.
     pub fn load(&mut self, requests: u32, until_done: bool) -> Outcome {
         self.requests_left = requests;
         self.faults_on = true;
-        let mut steps = 0;
         while self.requests_left > 0 {
             self.step()?;
-            steps += 1;
-            if steps > BOUND {
-                return Err(format!("requests are not taken: {}", self.stuck()));
-            }
+            self.check_progress()?;
         }
         if until_done { self.drain() } else { Ok(()) }
     }
@@ -31,15 +27,23 @@ impl World {
     pub fn drain(&mut self) -> Outcome {
         self.requests_left = 0;
         self.faults_on = false;
-        let mut steps = 0;
+        self.progress = (0, self.tally.steps);
         while !self.quiet() {
             self.step()?;
-            steps += 1;
-            if steps > BOUND {
-                return Err(format!("not quiet after {BOUND} steps: {}", self.stuck()));
-            }
+            self.check_progress()?;
         }
         self.clear_holes();
+        Ok(())
+    }
+
+    /// Nothing is lost: as long as something is in flight, something ends.
+    pub fn check_progress(&mut self) -> Outcome {
+        let done = self.now + self.manager.progress().0 + self.tally.records;
+        if done != self.progress.0 {
+            self.progress = (done, self.tally.steps);
+        } else if self.tally.steps > self.progress.1 + BOUND {
+            return Err(format!("nothing happens any more: {}", self.stuck()));
+        }
         Ok(())
     }
 

@@ -33,7 +33,16 @@ pub struct MemberIo {
     pub sectors: u32,
     pub bufs: Vec<BufSlice>,
     /// Sectors that have been transferred already.
-    pub moved: Vec<bool>,
+    pub moved: Moved,
+}
+
+/// One flag a sector; prints as a count.
+pub struct Moved(Vec<bool>);
+
+impl std::fmt::Debug for Moved {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0.iter().filter(|m| **m).count())
+    }
 }
 
 /// Work for the copying and computing lane of a queue, in order.
@@ -134,6 +143,8 @@ pub struct World {
     pub stopped: bool,
     pub in_sync: bool,
     pub position: Vec<u64>,
+    /// What has been done, and the step at which it last grew.
+    pub progress: (u64, u64),
     pub tally: Tally,
     pub engine: Engine,
 }
@@ -234,6 +245,7 @@ impl World {
             in_sync: false,
             position: vec![0; usize::from(setup.queues)],
             tally: Tally::default(),
+            progress: (0, 0),
             engine,
             layout,
             rng,
@@ -309,7 +321,7 @@ impl World {
                         sector,
                         sectors,
                         bufs: bufs(&range),
-                        moved: vec![false; sectors as usize],
+                        moved: Moved(vec![false; sectors as usize]),
                     };
                     self.check_member_io(q, &io)?;
                     self.queues[q].ios.push(io);
@@ -544,14 +556,14 @@ impl World {
                 }
                 _ => None,
             };
-            if io.moved[i as usize] || !(all || self.rng.chance(30)) {
+            if io.moved.0[i as usize] || !(all || self.rng.chance(30)) {
                 continue;
             }
             let sector = io.sector + u64::from(i);
             if io.kind == IoKind::Read && disk.bad.contains(&sector) {
                 continue;
             }
-            io.moved[i as usize] = true;
+            io.moved.0[i as usize] = true;
             let Some((buf, at)) = place else {
                 if io.kind == IoKind::WriteZeroes || (io.kind == IoKind::Discard && i % 2 == 0) {
                     disk.put(sector, 0);
