@@ -1,10 +1,12 @@
 //! When MD got to our members first: an array nobody uses is stopped politely, a used one is a refusal that names
-//! its user. Stops through sysfs (`array_state` = `clear` is the STOP_ARRAY ioctl), where the kernel itself refuses
-//! if the array is open, so there is no window between looking and stopping.
+//! its user. Stops with MD's own ioctl on an exclusively opened node, as mdadm does: the kernel refuses it if the array
+//! is open elsewhere, so there is no window between looking and stopping. (Writing `clear` to `array_state` in sysfs
+//! would need no ioctl, but stops a read-only array even while it is open.)
 
 use std::collections::BTreeSet;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::time::{Duration, Instant};
 
@@ -64,60 +66,62 @@ pub fn md_holders<'a>(members: impl IntoIterator<Item = &'a str>) -> BTreeSet<St
         .collect()
 }
 
-/// Whether an MD array could be stopped; changes nothing.
-pub fn check_unused(md: &str) -> Result<(), TakeoverError> {
+mod ioctl {
+    nix::ioctl_none!(stop_array, 9, 0x32);
+}
+
+/// Whether an MD array could be stopped; changes nothing. The node stays exclusively open in the result.
+pub fn check_unused(md: &str) -> Result<File, TakeoverError> {
     let path = dev_path(md);
-    let Ok(meta) = fs::metadata(&path) else {
-        // No node to be opened by anyone; the kernel has the last word when it is stopped.
-        return Ok(());
-    };
-    let dev = dev_no(meta.rdev());
+    let dev = fs::metadata(&path).map(|meta| dev_no(meta.rdev())).map_err(|e| stop_error(md, e))?;
     let used = uses(md, dev);
     if !used.is_empty() {
-        return Err(TakeoverError::Used {
-            md: md.into(),
-            uses: used,
-        });
+        return Err(TakeoverError::Used { md: md.into(), uses: used });
     }
-    match OpenOptions::new()
+    let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_EXCL | libc::O_CLOEXEC)
         .open(&path)
-    {
-        Err(e) if e.raw_os_error() == Some(libc::EBUSY) => Err(TakeoverError::Used {
-            md: md.into(),
-            uses: explain_busy(md, dev),
-        }),
-        _ => Ok(()),
-    }
+        .map_err(|e| match e.raw_os_error() {
+            Some(libc::EBUSY) => TakeoverError::Used { md: md.into(), uses: explain_busy(md, dev) },
+            _ => stop_error(md, e),
+        })?;
+    // An exclusive open does not mind others that merely look at the array; they mind its end.
+    let looking: Vec<Use> = explain_busy(md, dev).into_iter().filter(|u| u.what.starts_with("open in")).collect();
+    if looking.is_empty() { Ok(file) } else { Err(TakeoverError::Used { md: md.into(), uses: looking }) }
+}
+
+fn stop_error(md: &str, source: io::Error) -> TakeoverError {
+    TakeoverError::Stop { md: md.into(), source }
 }
 
 /// Stops an unused MD array and waits until it has let go of its members.
 pub fn stop_unused(md: &str) -> Result<(), TakeoverError> {
-    check_unused(md)?;
     let level = sys_read(md, "md/level").unwrap_or_default();
     let deadline = Instant::now() + Duration::from_secs(2);
+    // udev looks at new arrays for a moment; that is waited for before it is called a use.
+    let retry = |e: TakeoverError| {
+        if Instant::now() >= deadline || matches!(&e, TakeoverError::Used { uses, .. } if !brief(uses)) {
+            return Err(e);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        Ok(())
+    };
     loop {
-        match fs::write(sys_path(md).join("md/array_state"), "clear") {
-            Ok(()) => break,
-            // udev looks at new arrays for a moment; give it time before calling that a user.
-            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(50));
+        let file = match check_unused(md) {
+            Ok(file) => file,
+            Err(e) => {
+                retry(e)?;
+                continue;
             }
-            Err(source) => {
-                check_unused(md)?;
-                return Err(TakeoverError::Stop {
-                    md: md.into(),
-                    source,
-                });
-            }
+        };
+        // SAFETY: the request takes no argument, so the kernel touches no memory of ours; the descriptor is open.
+        match unsafe { ioctl::stop_array(file.as_raw_fd()) } {
+            Ok(_) => break,
+            Err(e) => retry(stop_error(md, e.into()))?,
         }
     }
-    tracing::info!(
-        md,
-        level,
-        "stopped an unused MD array that held members of an array to be assembled"
-    );
+    tracing::info!(md, level, "stopped an unused MD array that held members of an array to be assembled");
     while sys_path(md).exists() && !sys_list(md, "slaves").is_empty() {
         if Instant::now() >= deadline {
             return Err(TakeoverError::Lingers { md: md.into() });
@@ -125,6 +129,11 @@ pub fn stop_unused(md: &str) -> Result<(), TakeoverError> {
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(())
+}
+
+/// Uses that end by themselves: the device manager's looks.
+fn brief(uses: &[Use]) -> bool {
+    uses.iter().all(|u| ["udev", "mdadm", "blkid"].iter().any(|who| u.what.contains(who)))
 }
 
 #[cfg(test)]

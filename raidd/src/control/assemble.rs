@@ -165,7 +165,7 @@ impl Control {
         let mut problems = Vec::new();
         for md in md_holders(group.found.iter().map(|f| f.node.name.as_str())) {
             let taken = if request.dry_run {
-                check_unused(&md)
+                check_unused(&md).map(drop)
             } else {
                 stop_unused(&md)
             };
