@@ -138,6 +138,7 @@ const MOUNTS: &str = "\
 cd /mnt/root
 mount -t proc proc proc; mount -t sysfs sysfs sys; mount -t devtmpfs dev dev; mkdir -p dev/pts dev/shm
 mount -t devpts devpts dev/pts; mount -t tmpfs shm dev/shm; mount -t tmpfs run run; mount -t tmpfs tmp tmp
+ln -s /proc/self/fd dev/fd; for n in 0:stdin 1:stdout 2:stderr; do ln -s /proc/self/fd/${n%:*} dev/${n#*:}; done
 chmod 1777 tmp dev/shm; mkdir -p run/lock
 mount -t debugfs none sys/kernel/debug 2>/dev/null; mount -t configfs none sys/kernel/config 2>/dev/null
 mount -t cgroup2 none sys/fs/cgroup 2>/dev/null

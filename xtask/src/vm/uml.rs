@@ -97,6 +97,8 @@ fn noise(line: &str) -> bool {
         "hard - ",
         "Checking ",
         "epollctl add err",
+        "Using a channel type which is configured out",
+        "setup_one_line failed for device",
         "sysrq: Power Off",
         "reboot: Power down",
     ]
