@@ -502,8 +502,16 @@ fn by_slot(
     out
 }
 
-/// Whether some missing member still has its role in the superblocks of the others.
+/// Whether some missing member still has its role in the superblocks of the others, or these differ in their events.
 fn unrecorded(superblocks: &[Option<Superblock>], missing: &SlotSet) -> bool {
+    let present = (0u16..)
+        .zip(superblocks)
+        .filter(|(slot, _)| !missing.contains(*slot));
+    let mut events = present.filter_map(|(_, s)| s.as_ref().map(|s| s.events));
+    let first = events.next();
+    if events.any(|e| Some(e) != first) {
+        return true;
+    }
     let Some(block) = superblocks.iter().flatten().next() else {
         return false;
     };

@@ -116,7 +116,11 @@ impl World {
             return Ok(false);
         }
         self.owners = Arc::new(Owners::new(1 << self.rng.below(7)));
-        let cfg = manager_config(&self.setup, &self.layout, &sb, missing, degraded);
+        let uneven = (0..self.layout.members)
+            .filter(|s| !missing.contains(*s))
+            .any(|s| self.disks[usize::from(s)].sb != sb);
+        let unrecorded = degraded || (uneven && self.layout.parity);
+        let cfg = manager_config(&self.setup, &self.layout, &sb, missing, unrecorded);
         self.manager = Manager::new(cfg);
         self.start();
         Ok(true)

@@ -106,7 +106,9 @@ pub struct ManagerConfig {
     pub resync_offset: u64,
     /// Slots without a member.
     pub missing: SlotSet,
-    /// Some missing member is not yet recorded as such.
+    /// Some missing member is not yet recorded as such, or the members differ in their events: a power cut came between
+    /// the superblocks of one record. Nothing is written before all say the same; otherwise the loss of the one member that
+    /// says "dirty" would make an array in the middle of its writes look clean.
     pub unrecorded: bool,
     /// Never write anything.
     pub read_only: bool,
@@ -180,7 +182,7 @@ impl Manager {
             (cfg.resync_offset / u64::from(cfg.band_rows)).min(cfg.bands)
         };
         let failed = missing > usize::from(cfg.parities);
-        let epoch = u32::from(cfg.unrecorded && !cfg.read_only);
+        let epoch = u32::from(cfg.unrecorded && !cfg.read_only && parity);
         Manager {
             view: View {
                 epoch,
@@ -200,7 +202,7 @@ impl Manager {
             durable_epoch: 0,
             half_epoch: 0,
             batch: None,
-            disk_dirty: parity && cfg.resync_offset == 0,
+            disk_dirty: parity && cfg.resync_offset == 0 && !cfg.unrecorded,
             disk_resync: cfg.resync_offset,
             want_dirty: false,
             all_quiet: false,
