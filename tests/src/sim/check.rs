@@ -159,7 +159,7 @@ impl World {
         }
         for slot in record.targets.iter() {
             let disk = &self.disks[usize::from(slot)];
-            if record.missing.contains(slot) || record.events <= disk.sb.events {
+            if record.missing.contains(slot) || record.events < disk.sb.events {
                 return Err(format!(
                     "{record:?} to slot {slot}, which says {:?}",
                     disk.sb

@@ -132,6 +132,8 @@ struct Batch {
     confirms: bool,
     /// All queues were quiet when it began.
     quiet: bool,
+    /// It repeats the event count found at start, see [`Manager::level`].
+    level: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,6 +151,9 @@ pub struct Manager {
     acks: Vec<u32>,
     durable_epoch: u32,
     half_epoch: u32,
+    /// The first record brings all members to the event count found. If it had a new one, a power cut could leave some
+    /// members two behind that have never failed: one behind from the power cut before, and one from this.
+    level: bool,
     batch: Option<Batch>,
     /// What the members say now.
     disk_dirty: bool,
@@ -201,6 +206,7 @@ impl Manager {
             acks: vec![epoch; usize::from(cfg.queues)],
             durable_epoch: 0,
             half_epoch: 0,
+            level: epoch > 0,
             batch: None,
             disk_dirty: parity && cfg.resync_offset == 0 && !cfg.unrecorded,
             disk_resync: cfg.resync_offset,
@@ -389,7 +395,9 @@ impl Manager {
         }
         self.disk_dirty = batch.record.resync_offset == 0 && self.cfg.parities > 0;
         self.disk_resync = batch.record.resync_offset;
-        self.half_epoch = self.half_epoch.max(batch.epoch);
+        if !batch.level {
+            self.half_epoch = self.half_epoch.max(batch.epoch);
+        }
         self.all_durable |= batch.quiet && batch.failed.is_empty() && self.all_quiet;
         if batch.confirms {
             self.durable_epoch = self.durable_epoch.max(batch.epoch);
@@ -472,7 +480,10 @@ impl Manager {
         // "Clean" on one member must not be durable while another still has data in its volatile cache, or a power cut
         // leaves an array that is clean by its freshest superblock and has parity that does not match. So one more
         // record goes first, which says what the members said already and flushes them all.
-        let resync_offset = if clean && self.all_durable {
+        let level = std::mem::take(&mut self.level);
+        let resync_offset = if level {
+            self.disk_resync
+        } else if clean && self.all_durable {
             self.clean_offset()
         } else if dirty || self.disk_dirty {
             0
@@ -483,7 +494,7 @@ impl Manager {
         for slot in (0..self.cfg.members).filter(|s| !self.view.missing.contains(*s)) {
             targets.insert(slot);
         }
-        self.events += 1;
+        self.events += u64::from(!level);
         let record = Record {
             events: self.events,
             resync_offset,
@@ -497,6 +508,7 @@ impl Manager {
             epoch: self.view.epoch,
             confirms: self.half_epoch == self.view.epoch,
             quiet: self.all_quiet,
+            level,
         });
         out.push(ManagerAction::Record(record));
     }
