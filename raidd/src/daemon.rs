@@ -151,12 +151,20 @@ fn lock_memory() {
     }
 }
 
+/// A bare level is meant for raidd; what the ublk library tells at `info` is detail to everybody else.
+fn with_quiet_libraries(level: &str) -> String {
+    match level {
+        "info" | "warn" => format!("{level},libublk=warn"),
+        other => other.into(),
+    }
+}
+
 fn start_log(config: &Config) -> Result<(), String> {
     let filter = match std::env::var("RUST_LOG") {
         Ok(text) if !text.is_empty() => {
             EnvFilter::try_new(&text).map_err(|e| format!("RUST_LOG: {e}"))?
         }
-        _ => EnvFilter::try_new(&config.log.level).map_err(|e| {
+        _ => EnvFilter::try_new(with_quiet_libraries(&config.log.level)).map_err(|e| {
             format!(
                 "log.level: '{}' is no filter ({e}); use info or debug",
                 config.log.level

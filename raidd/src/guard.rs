@@ -20,6 +20,8 @@ pub struct Guard {
     pub mdadm: Option<PathBuf>,
     /// udev's.
     pub udev: Option<PathBuf>,
+    /// Tell a running udev about changed rules; off where the files are a test's.
+    pub reload: bool,
 }
 
 /// A file that could not be kept. The array works without it, so callers warn and go on.
@@ -64,7 +66,11 @@ impl Guard {
             .join("etc/udev")
             .is_dir()
             .then(|| root.join("etc/udev/rules.d/63-raidd-members.rules"));
-        Guard { mdadm, udev }
+        Guard {
+            mdadm,
+            udev,
+            reload: root == Path::new("/"),
+        }
     }
 
     /// Adds an array to both files; true if anything changed. Tries both before it reports an error.
@@ -86,7 +92,12 @@ impl Guard {
         for (path, line) in files {
             let Some(path) = path else { continue };
             match set_line(path, &line, present) {
-                Ok(changed) => result = result.map(|before| before || changed),
+                Ok(changed) => {
+                    if changed && self.reload && self.udev.as_ref() == Some(path) {
+                        reload_udev();
+                    }
+                    result = result.map(|before| before || changed);
+                }
                 Err(source) => {
                     result = Err(GuardError {
                         path: path.clone(),
@@ -97,6 +108,17 @@ impl Guard {
         }
         result
     }
+}
+
+/// udev would notice by itself, but only after some seconds. Where it does not run this fails, and need not be said.
+fn reload_udev() {
+    let quiet = || std::process::Stdio::null();
+    let _ = std::process::Command::new("udevadm")
+        .args(["control", "--reload"])
+        .stdin(quiet())
+        .stdout(quiet())
+        .stderr(quiet())
+        .status();
 }
 
 /// Makes the line present or absent; true if the file changed. The file is replaced in one step.
@@ -186,6 +208,7 @@ mod tests {
         let guard = Guard {
             mdadm: Some(root.path().join("file/raidd.conf")),
             udev: Some(root.path().join("63.rules")),
+            reload: false,
         };
         assert!(
             guard

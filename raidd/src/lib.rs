@@ -20,6 +20,7 @@ pub mod engine;
 pub mod guard;
 pub mod imprint;
 pub mod member_spec;
+pub mod numbers;
 pub mod preflight;
 pub mod signature;
 pub mod takeover;

@@ -44,8 +44,11 @@ pub struct Terms {
     pub allow_files: bool,
 }
 
+/// Name of the array of ours that has a device, if one has.
+pub type Ours<'a> = &'a dyn Fn(DevNo) -> Option<String>;
+
 /// Looks at all of them.
-pub fn check(paths: &[PathBuf], terms: Terms) -> Report {
+pub fn check(paths: &[PathBuf], terms: Terms, ours: Ours<'_>) -> Report {
     let mut report = Report::default();
     let mut nodes = Vec::new();
     for path in paths {
@@ -68,7 +71,7 @@ pub fn check(paths: &[PathBuf], terms: Terms) -> Report {
         if opened.insert(node.dev, ()).is_some() {
             continue;
         }
-        match look(node, terms) {
+        match look(node, terms, ours) {
             Ok(candidate) => {
                 report.problems.extend(on_it(&candidate, terms));
                 report.candidates.push(candidate);
@@ -83,7 +86,7 @@ fn problem(path: &Path, message: impl Into<String>, remedy: impl Into<String>) -
     Problem::new(path.display().to_string(), message, remedy)
 }
 
-fn look(node: Node, terms: Terms) -> Result<Candidate, Vec<Problem>> {
+fn look(node: Node, terms: Terms, ours: Ours<'_>) -> Result<Candidate, Vec<Problem>> {
     let path = node.path.clone();
     if node.name.starts_with("ublkb") {
         return Err(vec![problem(
@@ -104,6 +107,14 @@ fn look(node: Node, terms: Terms) -> Result<Candidate, Vec<Problem>> {
             &path,
             "it is write protected",
             format!("blockdev --setrw {}", path.display()),
+        )]);
+    }
+    if let Some(array) = ours(node.dev) {
+        let message = format!("it is in use: a member of the running array {array}");
+        return Err(vec![problem(
+            &path,
+            message,
+            format!("raidctl stop {array}"),
         )]);
     }
     let file = exclusive(&path, terms.mode, node.is_block).map_err(|error| busy(&node, &error))?;
@@ -345,13 +356,13 @@ mod tests {
             allow_files: false,
         };
         let paths = [file.clone(), "/dev/no-such".into(), "/dev/null".into()];
-        let report = check(&paths, terms);
+        let report = check(&paths, terms, &|_| None);
         assert_eq!(report.problems.len(), 3, "{:?}", report.problems);
         let terms = Terms {
             allow_files: true,
             ..terms
         };
-        let report = check(&[file.clone(), file], terms);
+        let report = check(&[file.clone(), file], terms, &|_| None);
         assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
         assert_eq!(report.candidates.len(), 1);
     }

@@ -36,15 +36,16 @@ impl Bed {
     fn new() -> Bed {
         let folder = tempfile::tempdir().unwrap();
         let starter = Arc::new(SimStarter::default());
+        let config = Config {
+            state_dir: folder.path().join("state"),
+            ..Config::default()
+        };
         let guard = Guard {
             mdadm: Some(folder.path().join("raidd.conf")),
             udev: Some(folder.path().join("63-raidd-members.rules")),
+            reload: false,
         };
-        let control = Arc::new(Control::with_files(
-            Config::default(),
-            starter.clone(),
-            guard,
-        ));
+        let control = Arc::new(Control::with_files(config, starter.clone(), guard));
         let mut bed = Bed {
             folder,
             starter,
@@ -183,6 +184,10 @@ fn create_list_detail_stop_assemble() {
     let again = bed.json(&["assemble", &bed.range(4)]);
     assert_eq!(again["arrays"][0]["uuid"], uuid);
     assert_eq!(again["arrays"][0]["outcome"], "changed");
+    assert_eq!(
+        again["arrays"][0]["device"], "/dev/ublkb0",
+        "the device it had before"
+    );
     let again = bed.json(&["assemble", &bed.range(4)]);
     assert_eq!(again["arrays"][0]["outcome"], "unchanged");
     assert_eq!(bed.json(&["stop", uuid, "--release"])["released"], true);

@@ -8,6 +8,7 @@ use raid_core::superblock::{parse_uuid, uuid_text};
 
 use super::protocol::{ArrayView, DetailView, Outcome, Problem, Refusal, RefusalKind, StopReply};
 use crate::array_api::{RunningArray, StopError};
+use crate::device::node::{DevNo, number_of};
 use crate::device::usage::{Use, explain_busy_path};
 
 /// One running array and what never changes about it.
@@ -55,6 +56,18 @@ impl Arrays {
     /// The array of this name, if it runs.
     pub fn by_name(&self, name: &str) -> Option<Running> {
         self.all().into_iter().find(|r| r.name == name)
+    }
+
+    /// Name of the array that has this device as a member.
+    pub fn member_of(&self, dev: DevNo) -> Option<String> {
+        let has = |r: &Running| {
+            let members = r.array.status().members;
+            members
+                .into_iter()
+                .filter_map(|m| m.path)
+                .any(|path| number_of(&path) == Some(dev))
+        };
+        self.all().into_iter().find(has).map(|r| r.name)
     }
 
     /// Whether none runs.

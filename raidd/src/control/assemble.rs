@@ -260,11 +260,12 @@ impl Control {
         if !request.read_only {
             self.keep_off(name, &group.uuid);
         }
-        let options = self.config.defaults.options(request.read_only);
+        let options = self.options(&group.uuid, request.read_only);
         let array = self
             .starter
             .start(verdict, devices, options)
             .map_err(|e| vec![Problem::new(name, e.to_string(), "")])?;
+        self.remember(&group.uuid, array.as_ref());
         tracing::info!(array = name, device = %array.status().device.display(), "assembled");
         Ok((
             Running {

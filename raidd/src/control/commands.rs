@@ -1,13 +1,15 @@
 //! What each command of the protocol does; the daemon's half of raidctl's verbs.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::arrays::Arrays;
 use super::protocol::{Command, Outcome, Refusal, Reply, StopReply, StopRequest};
 use super::server::Handler;
-use crate::array_api::ArrayStarter;
+use crate::array_api::{ArrayOptions, ArrayStarter, RunningArray};
 use crate::config::Config;
 use crate::guard::Guard;
+use crate::numbers::Numbers;
 
 /// Everything a command may need.
 pub struct Control {
@@ -15,6 +17,7 @@ pub struct Control {
     pub(super) starter: Arc<dyn ArrayStarter>,
     pub(super) guard: Guard,
     pub(super) arrays: Arrays,
+    pub(super) numbers: Numbers,
     /// Tests use image files as members; the programs never do.
     pub(super) allow_files: bool,
 }
@@ -27,7 +30,9 @@ impl Control {
         } else {
             Guard::default()
         };
+        let numbers = Numbers::new(&config.state_dir);
         Control {
+            numbers,
             config,
             starter,
             guard,
@@ -38,7 +43,9 @@ impl Control {
 
     /// For tests without block devices: image files as members, mdadm's and udev's files where `guard` says.
     pub fn with_files(config: Config, starter: Arc<dyn ArrayStarter>, guard: Guard) -> Control {
+        let numbers = Numbers::new(&config.state_dir);
         Control {
+            numbers,
             config,
             starter,
             guard,
@@ -70,6 +77,32 @@ impl Control {
             }
         }
         Ok(reply)
+    }
+
+    /// Options of a start: the configured ones, and the device number the array had last time if it is free.
+    pub(super) fn options(&self, uuid: &[u8; 16], read_only: bool) -> ArrayOptions {
+        let mut options = self.config.defaults.options(read_only);
+        options.device_id = self.numbers.of(uuid).filter(|id| !self.taken(*id));
+        options
+    }
+
+    fn taken(&self, id: u32) -> bool {
+        Path::new(&format!("/dev/ublkc{id}")).exists()
+            || Path::new(&format!("/sys/class/ublk-char/ublkc{id}")).exists()
+    }
+
+    /// So that an array has the same device after the next start. Forgetting it is no harm worth a failure.
+    pub(super) fn remember(&self, uuid: &[u8; 16], array: &dyn RunningArray) {
+        let device = array.status().device;
+        let id = device
+            .to_str()
+            .and_then(|d| d.strip_prefix("/dev/ublkb"))
+            .and_then(|n| n.parse().ok());
+        if let Some(id) = id
+            && let Err(e) = self.numbers.set(uuid, id)
+        {
+            tracing::warn!("{e}");
+        }
     }
 
     /// Keeps mdadm and udev off an array; failing to is a warning, not an obstacle.

@@ -53,7 +53,7 @@ impl Control {
             candidates,
             mut problems,
             mut warnings,
-        } = check(&request.members, terms);
+        } = check(&request.members, terms, &|dev| self.arrays.member_of(dev));
         if let Some(other) = self.arrays.by_name(&name) {
             let device = other.array.status().device;
             problems.push(Problem::new(
@@ -205,11 +205,12 @@ impl Control {
             let devices: std::io::Result<Vec<MemberDevice>> = devices.collect();
             let devices = devices.map_err(|e| e.to_string())?;
             self.starter
-                .start(verdict, devices, self.config.defaults.options(false))
+                .start(verdict, devices, self.options(&uuid, false))
                 .map_err(|e| e.to_string())
         });
         match started {
             Ok(array) => {
+                self.remember(&uuid, array.as_ref());
                 tracing::info!(array = name, device = %array.status().device.display(), "created");
                 Ok(Running {
                     name: name.into(),

@@ -28,6 +28,19 @@ pub fn dev_no(rdev: u64) -> DevNo {
     }
 }
 
+/// The number by which a path is told from other names of the same thing: the device's, or for a regular file its
+/// file system and inode.
+pub fn number_of(path: &Path) -> Option<DevNo> {
+    let meta = fs::metadata(path).ok()?;
+    Some(match meta.file_type().is_block_device() {
+        true => dev_no(meta.rdev()),
+        false => DevNo {
+            major: meta.dev(),
+            minor: meta.ino(),
+        },
+    })
+}
+
 /// What we know of one device without opening it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {

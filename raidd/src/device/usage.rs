@@ -222,13 +222,7 @@ pub fn explain_busy(name: &str, dev: DevNo) -> Vec<Use> {
     if !found.is_empty() {
         return found;
     }
-    let open: Vec<Use> = openers(dev, 4)
-        .into_iter()
-        .map(|who| Use {
-            what: format!("open in {who}"),
-            remedy: "end that program".into(),
-        })
-        .collect();
+    let open: Vec<Use> = openers(dev, 4).into_iter().map(opener_use).collect();
     if open.is_empty() {
         let what = "held exclusively by something in the kernel or another name space".into();
         return vec![Use {
@@ -237,6 +231,20 @@ pub fn explain_busy(name: &str, dev: DevNo) -> Vec<Use> {
         }];
     }
     open
+}
+
+fn opener_use(who: String) -> Use {
+    if who.starts_with("raidd") {
+        let remedy = "stop its array with 'raidctl stop', see 'raidctl list'".into();
+        return Use {
+            what: format!("held by {who}"),
+            remedy,
+        };
+    }
+    Use {
+        what: format!("open in {who}"),
+        remedy: "end that program".into(),
+    }
 }
 
 /// Uses of a device by its path, for arrays of our own; empty if it is not there.

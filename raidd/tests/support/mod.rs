@@ -58,7 +58,9 @@ impl ArrayStarter for SimStarter {
             events: verdict.events,
             device: PathBuf::from(format!(
                 "/dev/ublkb{}",
-                self.next.fetch_add(1, Ordering::SeqCst)
+                options
+                    .device_id
+                    .unwrap_or_else(|| self.next.fetch_add(1, Ordering::SeqCst))
             )),
             health: if verdict.degraded > 0 {
                 Health::Degraded

@@ -1,0 +1,89 @@
+//! The two programs as a shell sees them, as far as that needs no root and no devices.
+
+use std::process::{Command, Output};
+
+fn raidd(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_raidd"))
+        .args(words)
+        .env_remove("RUST_LOG")
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_wrong_config_names_file_line_key_and_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("raidd.yaml");
+    let cases = [
+        (
+            "defaults:\n  chunck: 64K\n",
+            ":2: unknown key 'defaults.chunck'; did you mean 'defaults.chunk'?",
+        ),
+        ("version: 1\nlog:\n  format: xml\n", ":3: log.format"),
+        (
+            "log: {level: 'raidd=loud'}\n",
+            "log.level: 'raidd=loud' is no filter",
+        ),
+        ("defaults:\n\tchunk: 64K\n", ":2: "),
+    ];
+    for (yaml, wanted) in cases {
+        std::fs::write(&config, yaml).unwrap();
+        let socket = folder.path().join("raidd.sock");
+        let output = raidd(&[
+            "--config",
+            config.to_str().unwrap(),
+            "--socket",
+            socket.to_str().unwrap(),
+        ]);
+        assert_eq!(output.status.code(), Some(1), "{yaml}");
+        assert!(
+            text(&output.stderr).contains(wanted),
+            "{yaml}: {}",
+            text(&output.stderr)
+        );
+        assert!(!socket.exists());
+    }
+    let output = raidd(&["--config", "/no/such/file.yaml"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("/no/such/file.yaml"));
+}
+
+#[test]
+fn help_and_usage() {
+    assert_eq!(raidd(&["--help"]).status.code(), Some(0));
+    assert_eq!(raidd(&["--version"]).status.code(), Some(0));
+    assert_eq!(raidd(&["--levitate"]).status.code(), Some(2));
+}
+
+#[test]
+fn every_verb_prints_json_errors_in_one_shape() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("nobody.sock");
+    for words in [
+        &["list"][..],
+        &["detail", "r0"],
+        &["stop", "r0"],
+        &["assemble", "--scan"],
+        &["create", "--level", "5", "/dev/a", "/dev/b", "/dev/c"],
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_raidctl"))
+            .args(words)
+            .args(["--output", "json", "--socket"])
+            .arg(&socket)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(3), "{words:?}");
+        let error: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+        assert_eq!(error["error"]["kind"], "no_daemon");
+        assert!(
+            error["error"]["message"]
+                .as_str()
+                .unwrap()
+                .contains("systemctl start raidd")
+        );
+    }
+}
