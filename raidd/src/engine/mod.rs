@@ -166,8 +166,13 @@ impl<F: Frontend> Engine<F> {
         drop(sq);
         loop {
             let busy = self.take_in();
-            self.parts.core.end_of_pass(&mut self.actions);
-            self.carry_out();
+            // What fences lead to may make more work ready, and nothing else might announce it.
+            loop {
+                self.parts.core.end_of_pass(&mut self.actions);
+                if !self.carry_out() {
+                    break;
+                }
+            }
             self.parts.counters.publish(&self.parts.core.stats());
             if self.parts.exit.load(Ordering::Acquire) && self.parts.core.idle() {
                 return Ok(());
@@ -273,8 +278,9 @@ impl<F: Frontend> Engine<F> {
         }
     }
 
-    /// Carries out the core's actions, and those that its fences lead to.
-    fn carry_out(&mut self) {
+    /// Carries out the core's actions, and those that its fences lead to. True if there were any.
+    fn carry_out(&mut self) -> bool {
+        let mut fenced = false;
         loop {
             let actions = std::mem::take(&mut self.actions);
             for action in &actions.list {
@@ -283,8 +289,9 @@ impl<F: Frontend> Engine<F> {
             self.actions = actions;
             self.actions.clear();
             if self.fences.is_empty() {
-                return;
+                return fenced;
             }
+            fenced = true;
             let mut fences = std::mem::take(&mut self.fences);
             for fence in fences.drain(..) {
                 self.parts.core.event(fence, &mut self.actions);
