@@ -42,7 +42,7 @@ pub fn run(options: &VmOptions, job: &Job, out: Output<'_>) -> Result<i32> {
             "rootfstype=hostfs",
             "rootflags=/",
             "ro",
-            "quiet",
+            "loglevel=1",
             "panic=-1",
         ])
         .args([
