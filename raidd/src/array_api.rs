@@ -238,4 +238,10 @@ pub trait ArrayStarter: Send + Sync {
 
     /// Names of the ublk features that a start would use, for the log line at start-up; an error says why none can.
     fn probe(&self) -> Result<Vec<String>, StartError>;
+
+    /// Removes devices that a daemon that died has left behind, and tells what was done, a sentence each. Asked once,
+    /// before the first start.
+    fn remove_leftovers(&self) -> Vec<String> {
+        Vec::new()
+    }
 }

@@ -68,6 +68,9 @@ pub fn run(starter: impl FnOnce() -> Arc<dyn ArrayStarter>) -> exit::Outcome {
         listen(&config.socket.path, group).map_err(|e| failure("socket", e.to_string()))?;
     lock_memory();
     let starter = starter();
+    for sentence in starter.remove_leftovers() {
+        warn!("{sentence}");
+    }
     match starter.probe() {
         Ok(features) => info!("ublk features in use: {}", features.join(" ")),
         // Not fatal: examine, list and a later modprobe all work; a create says the same again.

@@ -11,7 +11,7 @@ use raid_core::superblock::{MAX_BYTES, Placement, Superblock, SuperblockError, b
 use raid_core::units::SECTOR_BYTES;
 
 use crate::device::aligned;
-use crate::device::node::{Node, candidates, inspect};
+use crate::device::node::{Node, candidates, inspect, sys_list};
 use crate::device::open::look;
 use crate::signature::signatures;
 
@@ -141,7 +141,36 @@ pub fn scan() -> (Vec<Found>, Vec<(PathBuf, String)>) {
             (None, None) => {}
         }
     }
-    (members, damaged)
+    (without_lower_layers(members), damaged)
+}
+
+/// A member that is seen through several devices, such as the paths of a multipath device or the backing device of a
+/// target on this machine, is taken once: from the device that has the fewest others on top of it, a RAM disk last.
+/// Two that are alike in this stay both, and the assembly refuses them by name.
+fn without_lower_layers(members: Vec<Found>) -> Vec<Found> {
+    let rank = |f: &Found| {
+        (
+            sys_list(&f.node.name, "holders").len(),
+            f.node.name.starts_with("ram"),
+        )
+    };
+    let ranks: Vec<_> = members.iter().map(rank).collect();
+    let id = |f: &Found| (f.superblock.uuid, f.superblock.device_uuid);
+    let keep: Vec<bool> = members
+        .iter()
+        .zip(&ranks)
+        .map(|(one, mine)| {
+            !members
+                .iter()
+                .zip(&ranks)
+                .any(|(other, its)| id(other) == id(one) && its < mine)
+        })
+        .collect();
+    members
+        .into_iter()
+        .zip(keep)
+        .filter_map(|(one, keep)| keep.then_some(one))
+        .collect()
 }
 
 #[cfg(test)]

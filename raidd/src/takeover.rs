@@ -73,26 +73,47 @@ mod ioctl {
 /// Whether an MD array could be stopped; changes nothing. The node stays exclusively open in the result.
 pub fn check_unused(md: &str) -> Result<File, TakeoverError> {
     let path = dev_path(md);
-    let dev = fs::metadata(&path).map(|meta| dev_no(meta.rdev())).map_err(|e| stop_error(md, e))?;
+    let dev = fs::metadata(&path)
+        .map(|meta| dev_no(meta.rdev()))
+        .map_err(|e| stop_error(md, e))?;
     let used = uses(md, dev);
     if !used.is_empty() {
-        return Err(TakeoverError::Used { md: md.into(), uses: used });
+        return Err(TakeoverError::Used {
+            md: md.into(),
+            uses: used,
+        });
     }
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_EXCL | libc::O_CLOEXEC)
         .open(&path)
         .map_err(|e| match e.raw_os_error() {
-            Some(libc::EBUSY) => TakeoverError::Used { md: md.into(), uses: explain_busy(md, dev) },
+            Some(libc::EBUSY) => TakeoverError::Used {
+                md: md.into(),
+                uses: explain_busy(md, dev),
+            },
             _ => stop_error(md, e),
         })?;
     // An exclusive open does not mind others that merely look at the array; they mind its end.
-    let looking: Vec<Use> = explain_busy(md, dev).into_iter().filter(|u| u.what.starts_with("open in")).collect();
-    if looking.is_empty() { Ok(file) } else { Err(TakeoverError::Used { md: md.into(), uses: looking }) }
+    let looking: Vec<Use> = explain_busy(md, dev)
+        .into_iter()
+        .filter(|u| u.what.starts_with("open in"))
+        .collect();
+    if looking.is_empty() {
+        Ok(file)
+    } else {
+        Err(TakeoverError::Used {
+            md: md.into(),
+            uses: looking,
+        })
+    }
 }
 
 fn stop_error(md: &str, source: io::Error) -> TakeoverError {
-    TakeoverError::Stop { md: md.into(), source }
+    TakeoverError::Stop {
+        md: md.into(),
+        source,
+    }
 }
 
 /// Stops an unused MD array and waits until it has let go of its members.
@@ -101,7 +122,9 @@ pub fn stop_unused(md: &str) -> Result<(), TakeoverError> {
     let deadline = Instant::now() + Duration::from_secs(2);
     // udev looks at new arrays for a moment; that is waited for before it is called a use.
     let retry = |e: TakeoverError| {
-        if Instant::now() >= deadline || matches!(&e, TakeoverError::Used { uses, .. } if !brief(uses)) {
+        if Instant::now() >= deadline
+            || matches!(&e, TakeoverError::Used { uses, .. } if !brief(uses))
+        {
             return Err(e);
         }
         std::thread::sleep(Duration::from_millis(50));
@@ -121,7 +144,11 @@ pub fn stop_unused(md: &str) -> Result<(), TakeoverError> {
             Err(e) => retry(stop_error(md, e.into()))?,
         }
     }
-    tracing::info!(md, level, "stopped an unused MD array that held members of an array to be assembled");
+    tracing::info!(
+        md,
+        level,
+        "stopped an unused MD array that held members of an array to be assembled"
+    );
     while sys_path(md).exists() && !sys_list(md, "slaves").is_empty() {
         if Instant::now() >= deadline {
             return Err(TakeoverError::Lingers { md: md.into() });
@@ -133,7 +160,11 @@ pub fn stop_unused(md: &str) -> Result<(), TakeoverError> {
 
 /// Uses that end by themselves: the device manager's looks.
 fn brief(uses: &[Use]) -> bool {
-    uses.iter().all(|u| ["udev", "mdadm", "blkid"].iter().any(|who| u.what.contains(who)))
+    uses.iter().all(|u| {
+        ["udev", "mdadm", "blkid"]
+            .iter()
+            .any(|who| u.what.contains(who))
+    })
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ use raid_core::path::owners::Owners;
 use raid_core::path::queue::{QueueConfig, QueueCore};
 use raid_core::path::types::{Msg, SlotSet};
 use raid_core::superblock::{SlotRole, Superblock};
+use ublk_frontend::device::Existing;
 use ublk_frontend::{Device, DeviceSpec, DiscardLimits, Features, UblkError};
 
 use crate::array_api::{
@@ -38,6 +39,9 @@ const MOST_REQUEST: u32 = 32 << 20;
 const OWNER_WORDS: usize = 1 << 14;
 /// Bands of a sweep window: 8 MiB of each member at the usual band height.
 const WINDOW: u64 = 128;
+
+/// Marks ublk devices as raidd's ("raidd" and a version), so that those of a dead daemon are told from others'.
+const COOKIE: u64 = u64::from_be_bytes(*b"raidd\0\0\x01");
 
 /// Starts arrays on ublk devices.
 #[derive(Debug, Default)]
@@ -54,12 +58,34 @@ impl ArrayStarter for UblkStarter {
     }
 
     fn probe(&self) -> Result<Vec<String>, StartError> {
-        Ok(Features::probe()
-            .map_err(ublk_error)?
-            .names()
-            .into_iter()
-            .map(String::from)
-            .collect())
+        let offered = Features::probe().map_err(ublk_error)?;
+        let spec = DeviceSpec {
+            zero_copy: true,
+            ..DeviceSpec::default()
+        };
+        let used = Features::from_bits(spec.flags(offered));
+        let mut names: Vec<String> = used.names().into_iter().map(String::from).collect();
+        // A command and not a flag of the device.
+        if offered.safe_stop() {
+            names.push("SAFE_STOP_DEV".into());
+        }
+        Ok(names)
+    }
+
+    fn remove_leftovers(&self) -> Vec<String> {
+        let dead = |d: &Existing| !d.alive && d.cookie == COOKIE;
+        let devices = ublk_frontend::device::existing().unwrap_or_default();
+        let mut said = Vec::new();
+        for device in devices.into_iter().filter(dead) {
+            said.push(match ublk_frontend::device::remove(device.id) {
+                Ok(()) => format!("removed ublk device {}, whose raidd died", device.id),
+                Err(e) => format!(
+                    "ublk device {}, whose raidd died, was not removed: {e}",
+                    device.id
+                ),
+            });
+        }
+        said
     }
 }
 
@@ -573,6 +599,7 @@ fn device_spec(
         read_only: options.read_only,
         zero_copy: options.zero_copy,
         dma_alignment_mask: limits.dma_alignment_mask,
+        cookie: COOKIE,
         ..DeviceSpec::default()
     }
 }

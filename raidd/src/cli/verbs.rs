@@ -197,12 +197,13 @@ fn show_assembled(reply: &AssembleReply) {
         }
         Outcome::Refused => eprintln!("raidctl: {} ({}) not assembled", a.name, a.uuid),
     }
-    let kind = if reply.outcome == Outcome::Refused {
-        " "
-    } else {
-        "warning"
-    };
-    show::remarks(kind, &reply.problems);
+    match reply.outcome {
+        Outcome::Refused => reply
+            .problems
+            .iter()
+            .for_each(|problem| eprintln!("  {problem}")),
+        _ => show::remarks("warning", &reply.problems),
+    }
 }
 
 fn stop(cli: &Cli, args: &Stop, json: bool) -> exit::Outcome {

@@ -331,6 +331,7 @@ fn devices(
 
 /// What the operator should know about an array that starts all the same.
 fn remarks(verdict: &AssembledArray, group: &Group) -> Vec<Problem> {
+    let name = verdict.name.rsplit(':').next().unwrap_or_default();
     let mut remarks = Vec::new();
     for (index, why) in &verdict.left_out {
         let path = group.found[*index].node.path.display().to_string();
@@ -359,7 +360,7 @@ fn remarks(verdict: &AssembledArray, group: &Group) -> Vec<Problem> {
             verdict.members.len()
         );
         remarks.push(Problem::new(
-            &verdict.name,
+            name,
             message,
             "the array runs degraded; connect or replace them",
         ));
@@ -367,11 +368,7 @@ fn remarks(verdict: &AssembledArray, group: &Group) -> Vec<Problem> {
     if verdict.forced {
         let message = "it was not stopped cleanly and lacks members: stripes that were being written then may hold \
                        wrong data in the lost chunks";
-        remarks.push(Problem::new(
-            &verdict.name,
-            message,
-            "check the file system on it",
-        ));
+        remarks.push(Problem::new(name, message, "check the file system on it"));
     }
     remarks
 }

@@ -88,6 +88,8 @@ impl Control {
         let host = nix::unistd::gethostname()
             .ok()
             .and_then(|h| h.into_string().ok())
+            // What the kernel answers before anyone has set a name.
+            .filter(|h| h != "(none)")
             .unwrap_or_default();
         let wanted = NewArray {
             level,

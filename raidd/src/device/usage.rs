@@ -75,17 +75,10 @@ fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Mounts in our name space and in that of the first process (a service has its own), each place once.
-pub fn mounts() -> Vec<Mount> {
-    let mut all: Vec<Mount> = Vec::new();
-    for file in ["/proc/self/mountinfo", "/proc/1/mountinfo"] {
-        for mount in parse_mountinfo(&fs::read_to_string(file).unwrap_or_default()) {
-            if !all.contains(&mount) {
-                all.push(mount);
-            }
-        }
-    }
-    all
+/// Mounts in our name space, then those in the first process's (a service has its own name space).
+fn mounts() -> [Vec<Mount>; 2] {
+    ["/proc/self/mountinfo", "/proc/1/mountinfo"]
+        .map(|file| parse_mountinfo(&fs::read_to_string(file).unwrap_or_default()))
 }
 
 fn rdev_of(path: &Path) -> Option<DevNo> {
@@ -124,18 +117,29 @@ pub fn uses(name: &str, dev: DevNo) -> Vec<Use> {
     found
 }
 
-fn uses_of_one(name: &str, dev: DevNo, mounts: &[Mount], swaps: &[(DevNo, PathBuf)]) -> Vec<Use> {
-    let mut found = Vec::new();
-    for mount in mounts {
-        let same = mount.dev == dev
-            || (mount.source.starts_with('/') && rdev_of(Path::new(&mount.source)) == Some(dev));
-        if same {
-            found.push(Use {
-                what: format!("mounted on {}", mount.point.display()),
-                remedy: format!("umount {}", mount.point.display()),
-            });
-        }
-    }
+fn uses_of_one(
+    name: &str,
+    dev: DevNo,
+    mounts: &[Vec<Mount>; 2],
+    swaps: &[(DevNo, PathBuf)],
+) -> Vec<Use> {
+    let of_it = |mount: &&Mount| {
+        mount.dev == dev
+            || (mount.source.starts_with('/') && rdev_of(Path::new(&mount.source)) == Some(dev))
+    };
+    // The other name space counts only for what ours does not show; else most mounts would be named twice.
+    let seen = mounts
+        .iter()
+        .map(|all| all.iter().filter(of_it).collect::<Vec<_>>())
+        .find(|found| !found.is_empty());
+    let mut found: Vec<Use> = seen
+        .unwrap_or_default()
+        .into_iter()
+        .map(|mount| Use {
+            what: format!("mounted on {}", mount.point.display()),
+            remedy: format!("umount {}", mount.point.display()),
+        })
+        .collect();
     if let Some((_, path)) = swaps.iter().find(|(d, _)| *d == dev) {
         found.push(Use {
             what: "in use as swap".into(),
@@ -294,6 +298,6 @@ mod tests {
 
     #[test]
     fn the_root_file_system_is_somewhere() {
-        assert!(mounts().iter().any(|m| m.point == Path::new("/")));
+        assert!(mounts()[0].iter().any(|m| m.point == Path::new("/")));
     }
 }
