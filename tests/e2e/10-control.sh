@@ -60,6 +60,24 @@ if dmsetup create raidd-held --table "0 2048 linear ${M[3]} 0" 2> /dev/null; the
   refused held 1 'held by the device-mapper device raidd-held.*dmsetup remove' raidctl create --level 5 "${M[0]}" "${M[1]}" "${M[3]}"
   dmsetup remove raidd-held
 else skip held 'no device-mapper here'; fi
+# A partition table of two partitions of 16 MiB, from sectors 2048 and 34816 on.
+{
+  printf '\0\0\0\0\x83\0\0\0\0\x08\0\0\0\x80\0\0'
+  printf '\0\0\0\0\x83\0\0\0\0\x88\0\0\0\x80\0\0'
+} | dd of="${M[3]}" bs=1 seek=446 conv=notrunc status=none
+printf '\x55\xaa' | dd of="${M[3]}" bs=1 seek=510 conv=notrunc,fsync status=none
+before=$(sums "${M[@]}")
+refused partition-table 1 'MBR partition table.*--force' raidctl create --level 5 "${M[0]}" "${M[1]}" "${M[3]}"
+losetup -d "${M[3]}"; parted=$(losetup --show -Pf "${RAIDD_MEMBER_DIR:-$WORK/members}/3.$$"); LOOPS+=("$parted")
+M[3]=$parted MEMBERS[3]=$parted
+if [ -b "${parted}p1" ]; then
+  refused disk-and-partition 1 "partition of $parted" raidctl create --level 5 --force "${M[0]}" "$parted" "${parted}p1"
+  refused partitions-of-one-disk 1 'these are partitions of one disk, loop' raidctl create --level 0 "${parted}p1" "${parted}p2"
+  mkfs.ext4 -qF "${parted}p2" && mount "${parted}p2" "$WORK/mnt"
+  refused partition-mounted 1 'its partition .*p2 is mounted' raidctl create --level 5 --force "${M[0]}" "${M[1]}" "$parted"
+  umount "$WORK/mnt"
+else skip partitions "no partitions on loop devices here"; fi
+before=$(sums "${M[@]}")
 refused range 2 'runs backwards' raidctl create --level 5 '/dev/loop<2..0>'
 refused level 2 'not supported yet' raidctl create --level 10 "${M[0]}" "${M[1]}" "${M[2]}"
 check dry-run raidctl create --level 5 --dry-run "${M[0]}" "${M[1]}" "${M[2]}"
@@ -68,6 +86,7 @@ equal nothing-was-written "$before" "$(sums "${M[@]}")"
 # --- an array of our own ------------------------------------------------------------------------------------------
 out=$(raidctl create --output json --level 5 --name ctl --force "${M[0]}" "${M[1]}" "${M[2]}" "${M[4]}") || { not_ok create "$out"; exit; }
 ok create
+equal only-our-signature linux_raid_member "$(wipefs -n -O TYPE --noheadings "${M[4]}" | sort -u | xargs)"
 uuid=$(json uuid <<< "$out") ARRAY_DEV=$(json device <<< "$out")
 equal blkid linux_raid_member "$(blkid -p -o value -s TYPE "${M[4]}")"
 equal blkid-uuid "$uuid" "$(mdadm --examine "${M[4]}" | awk '/Array UUID/ { print $4 }')"
@@ -114,6 +133,29 @@ refused garbage-examine 1 'no MD superblock|carries' raidctl examine "${M[5]}"
 truncate -s 5000 "$WORK/short"
 refused short-examine 1 'no MD superblock' raidctl examine "$WORK/short"
 refused nothing-found 1 "named 'nobody'" raidctl assemble --name nobody
+
+# --- members of 4096-byte sectors -----------------------------------------------------------------------------------
+big=()
+for n in 0 1 2; do
+  truncate -s 64M "$WORK/big$n"
+  dev=$(losetup --show -f --sector-size 4096 "$WORK/big$n" 2> /dev/null) && big+=("$dev") LOOPS+=("$dev")
+done
+if [ "${#big[@]}" -eq 3 ]; then
+  check create-4k raidctl create --level 5 --name big "${big[@]}"
+  check examine-4k bash -c "mdadm --examine ${big[2]} | grep -q 'Array Size'"
+  equal logical-block 4096 "$(raidctl detail --output json big | json logical_block)"
+  check stop-4k raidctl stop big
+  check zero-4k raidctl zero "${big[@]}"
+  refused zeroed-4k 1 'No md superblock' mdadm --examine "${big[2]}"
+else skip create-4k 'no 4096-byte loop devices here'; fi
+
+# --- no ublk ----------------------------------------------------------------------------------------------------
+if [ -z "${RAIDD_DAEMON:-}" ] && mv /dev/ublk-control /dev/ublk-control.away; then
+  before=$(sums "${big[@]}")
+  refused no-ublk 1 'modprobe ublk_drv' raidctl create --level 5 "${big[@]}"
+  equal no-ublk-writes-nothing "$before" "$(sums "${big[@]}")"
+  mv /dev/ublk-control.away /dev/ublk-control
+fi
 
 # --- the end ----------------------------------------------------------------------------------------------------
 check stop-daemon stop_daemon

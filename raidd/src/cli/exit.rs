@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use super::show::say;
+
 /// Done.
 pub const DONE: u8 = 0;
 /// Refused or failed.
@@ -56,11 +58,11 @@ pub fn report(program: &str, outcome: Outcome, json: bool) -> ExitCode {
                         "kind": failure.kind, "message": failure.message, "problems": failure.problems,
                     }
                 });
-                eprintln!("{value}");
+                say(value);
             } else {
-                eprintln!("{program}: {}", failure.message);
+                say(format_args!("{program}: {}", failure.message));
                 for problem in &failure.problems {
-                    eprintln!("  {problem}");
+                    say(format_args!("  {problem}"));
                 }
             }
             ExitCode::from(failure.code)

@@ -7,16 +7,33 @@ use comfy_table::{Table, presets};
 use crate::control::protocol::{ArrayView, DetailView, Problem};
 use crate::units::{Bytes, human_seconds};
 
+/// Names come from superblocks, which anybody may have written: control characters must not reach the terminal.
+fn printable(text: impl std::fmt::Display) -> String {
+    let safe = |c: char| {
+        if c.is_control() && c != '\n' {
+            char::REPLACEMENT_CHARACTER
+        } else {
+            c
+        }
+    };
+    text.to_string().chars().map(safe).collect()
+}
+
 /// Prints a line to standard output; a reader that went away (`| head`) is not an error worth a message.
 pub fn line(text: impl std::fmt::Display) {
-    let _ = writeln!(std::io::stdout(), "{text}");
+    let _ = writeln!(std::io::stdout(), "{}", printable(text));
+}
+
+/// Prints a line to standard error, in the same spirit.
+pub fn say(text: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "{}", printable(text));
 }
 
 /// Prints a value as one pretty JSON document.
 pub fn json(value: &impl serde::Serialize) {
     match serde_json::to_string_pretty(value) {
         Ok(text) => line(text),
-        Err(e) => eprintln!("raidctl: printing JSON: {e}"),
+        Err(e) => say(format_args!("raidctl: printing JSON: {e}")),
     }
 }
 
@@ -161,6 +178,19 @@ pub fn plan(a: &ArrayView) {
 /// Remarks, to standard error so that standard output stays what scripts expect.
 pub fn remarks(kind: &str, problems: &[Problem]) {
     for problem in problems {
-        eprintln!("{kind}: {problem}");
+        say(format_args!("{kind}: {problem}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        assert_eq!(
+            printable("a\x1b[2Jb\r\tc\nd"),
+            "a\u{fffd}[2Jb\u{fffd}\u{fffd}c\nd"
+        );
     }
 }

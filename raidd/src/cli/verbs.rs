@@ -133,7 +133,7 @@ fn send_create(cli: &Cli, request: CreateRequest) -> Result<CreateReply, Failure
 
 /// Asks on the terminal; anything but yes is no.
 fn confirmed(question: &str) -> bool {
-    eprint!("{question}");
+    let _ = write!(std::io::stderr(), "{question}");
     let _ = std::io::stderr().flush();
     let mut answer = String::new();
     let read = std::io::stdin().lock().read_line(&mut answer);
@@ -195,13 +195,16 @@ fn show_assembled(reply: &AssembleReply) {
             show::line(format_args!("{} would be assembled:", a.name));
             show::plan(a);
         }
-        Outcome::Refused => eprintln!("raidctl: {} ({}) not assembled", a.name, a.uuid),
+        Outcome::Refused => show::say(format_args!(
+            "raidctl: {} ({}) not assembled",
+            a.name, a.uuid
+        )),
     }
     match reply.outcome {
         Outcome::Refused => reply
             .problems
             .iter()
-            .for_each(|problem| eprintln!("  {problem}")),
+            .for_each(|problem| show::say(format_args!("  {problem}"))),
         _ => show::remarks("warning", &reply.problems),
     }
 }

@@ -171,12 +171,12 @@ fn release(victims: &[Victim]) {
             .filter(|f| f.superblock.uuid == uuid)
             .count();
         if left > 0 {
-            eprintln!(
+            show::say(format_args!(
                 "raidctl: {left} members of {} remain; mdadm is kept off them until they are erased too",
                 uuid_text(&uuid)
-            );
+            ));
         } else if let Err(e) = guard.remove(&uuid) {
-            eprintln!("raidctl: {e}");
+            show::say(format_args!("raidctl: {e}"));
         }
     }
 }

@@ -402,7 +402,10 @@ fn found_view(group: &Group) -> ArrayView {
         let parities =
             raid_core::geometry::Level::from_md(b.level).map_or(0, |l| u64::from(l.parities()));
         match b.level {
-            0 => group.found.iter().map(|f| f.superblock.data_size).sum(),
+            0 => group
+                .found
+                .iter()
+                .fold(0u64, |sum, f| sum.saturating_add(f.superblock.data_size)),
             _ => b
                 .size
                 .saturating_mul(u64::from(b.raid_disks).saturating_sub(parities)),
