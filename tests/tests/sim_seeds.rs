@@ -27,7 +27,7 @@ fn sim_seeds() {
         return;
     }
     let first = number("RAIDD_SIM_FIRST").unwrap_or(1);
-    let count = number("RAIDD_SIM_SEEDS").unwrap_or(1000);
+    let count = number("RAIDD_SIM_SEEDS").unwrap_or(1200);
     for seed in first..first + count {
         let setup = Setup::from_seed(seed);
         if let Err(error) = run(&setup, Log::off()) {

@@ -46,7 +46,10 @@ impl World {
                 }
             }
             Op::Read => {}
-            Op::Flush if ok => self.oracle.flushed(active.sent),
+            Op::Flush if ok => {
+                self.oracle.flushed(active.sent);
+                self.check_durable()?;
+            }
             Op::Flush => {}
             _ => {
                 let oldest = self.oldest().min(active.sent);
@@ -58,6 +61,41 @@ impl World {
                 }
                 if certain && self.layout.parity && !self.beyond {
                     self.check_missed(lba, sectors)?;
+                    // Rows that were written have right parity, wherever the sweep is.
+                    for i in 0..u64::from(sectors) {
+                        let row = self.setup.geometry.locate(lba + i).sector;
+                        self.holes[row as usize] = false;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A flush was acknowledged: whatever a member may lose with its cache now must not have been promised, unless the
+    /// others know that it is out.
+    fn check_durable(&self) -> Outcome {
+        if self.beyond {
+            return Ok(());
+        }
+        let others = (0..self.layout.members).filter(|s| !self.lost.contains(*s));
+        let events = others.map(|s| self.disks[usize::from(s)].sb.events);
+        let newest = events.max().unwrap_or(0);
+        for slot in 0..self.layout.members {
+            let disk = &self.disks[usize::from(slot)];
+            if self.layout.parity && disk.sb.events + 1 < newest {
+                continue;
+            }
+            for sector in disk.cache.keys() {
+                let Some(lba) = self.setup.geometry.inverse(slot, *sector) else {
+                    continue;
+                };
+                let value = disk.media[*sector as usize];
+                if !self.oracle.survives(lba, value) {
+                    return Err(format!(
+                        "flush acknowledged, but slot {slot} says {:?} and has sector {sector} in its cache only",
+                        disk.sb
+                    ));
                 }
             }
         }
@@ -78,9 +116,8 @@ impl World {
             let missing = self.manager.view().missing;
             for slot in (0..self.layout.members).filter(|s| !missing.contains(*s)) {
                 let sb = &self.disks[usize::from(slot)].sb;
-                if !self.lost.contains(slot)
-                    && !(sb.missing.contains(at.slot) && sb.events >= disk.sb.events + 2)
-                {
+                let told = sb.missing.contains(at.slot) && sb.events >= disk.sb.events + 2;
+                if !told && !self.lost.contains(slot) {
                     return Err(format!(
                         "write of sector {} acknowledged, slot {} missed it and says {:?}, but slot {slot} says {sb:?}",
                         lba + i,

@@ -94,9 +94,15 @@ impl World {
             let told = believe_roles && sb.missing.contains(slot);
             if !present(self, slot) || (self.layout.parity && (stale || told)) {
                 missing.insert(slot);
-            } else {
+            } else if self.lost.contains(slot) {
                 self.lost.remove(slot);
+                for (hole, missed) in self.holes.iter_mut().zip(&self.missed) {
+                    *hole |= *missed;
+                }
             }
+        }
+        if missing.is_empty() {
+            self.missed.fill(false);
         }
         self.log.add(|| {
             let slots: Vec<u16> = missing.iter().collect();

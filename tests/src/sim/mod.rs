@@ -12,6 +12,7 @@ pub mod crash;
 pub mod disk;
 pub mod log;
 pub mod oracle;
+mod planted;
 pub mod rng;
 pub mod run;
 pub mod setup;

@@ -56,8 +56,6 @@ pub struct Setup {
     pub medium: u16,
     /// How many epochs end with a power cut, in percent.
     pub crash: u64,
-    /// More members are lost than tolerated.
-    pub too_many: bool,
     /// Copies from and to requests fail now and then.
     pub copy_errors: bool,
     /// Nothing may be written.
@@ -129,7 +127,6 @@ impl Setup {
             losses,
             medium,
             crash: r.pick(&[0, 50, 100]),
-            too_many,
             copy_errors: r.chance(5),
             read_only: parities > 0 && start == Start::Clean && r.chance(3),
             direct: r.pick(&[0, 50, 100]),
@@ -146,13 +143,6 @@ impl Setup {
             edge_bug: None,
             geometry,
         }
-    }
-
-    /// Planted faults are looked for in runs that can show them; everything else stays random.
-    #[must_use]
-    pub fn with_bug(mut self, bug: Bug) -> Setup {
-        self.bug = Some(bug);
-        self
     }
 }
 

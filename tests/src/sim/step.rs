@@ -60,7 +60,7 @@ impl World {
                     && q.core.idle()
             })
             && (self.manager.settled() || self.beyond || self.setup.read_only)
-            && !(self.manager.sweeping() && !self.beyond)
+            && (!self.manager.sweeping() || self.beyond)
             && self.owners.all_free()
     }
 
@@ -200,7 +200,8 @@ impl World {
             if fail {
                 self.lose(io.slot);
             }
-            if !(fail && self.rng.chance(50)) && !only_first {
+            let unwritten = only_first || (fail && self.rng.chance(50));
+            if !unwritten {
                 self.disks[slot].sb = sb;
             }
             if !fail {

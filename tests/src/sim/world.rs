@@ -136,6 +136,8 @@ pub struct World {
     pub faults_on: bool,
     /// Member sectors whose parity may not match the data.
     pub holes: Vec<bool>,
+    /// Member sectors written while a member was lost: if it comes back, parity may not match there.
+    pub missed: Vec<bool>,
     /// Members that have been made to fail since the array was created.
     pub lost: SlotSet,
     /// A loss too many has happened.
@@ -238,6 +240,7 @@ impl World {
             next_id: 1,
             requests_left: 0,
             faults_on: true,
+            missed: vec![false; longest],
             holes,
             lost: SlotSet::EMPTY,
             beyond: false,
@@ -258,6 +261,7 @@ impl World {
 
     /// Makes the queues and starts the manager.
     pub fn start(&mut self) {
+        self.manager.plant(self.setup.bug);
         let view = self.manager.view();
         self.queues = (0..self.setup.queues)
             .map(|queue| {
@@ -324,6 +328,9 @@ impl World {
                         moved: Moved(vec![false; sectors as usize]),
                     };
                     self.check_member_io(q, &io)?;
+                    if !self.lost.is_empty() {
+                        self.miss(&io);
+                    }
                     self.queues[q].ios.push(io);
                 }
                 Action::CopyIn {
@@ -593,12 +600,14 @@ impl World {
         let mut io = self.queues[q].ios.swap_remove(at);
         let disk = &mut self.disks[usize::from(io.slot)];
         let range = io.sector..io.sector + u64::from(io.sectors);
+        let medium = match io.kind {
+            IoKind::Read => disk.bad.range(range).next().is_some(),
+            IoKind::Write => disk.fail_write,
+            _ => false,
+        };
         let result = if disk.gone {
             Err(MemberError::Gone)
-        } else if io.kind == IoKind::Read && disk.bad.range(range).next().is_some() {
-            self.transfer(q, &mut io, false);
-            Err(MemberError::Medium)
-        } else if io.kind == IoKind::Write && disk.fail_write {
+        } else if medium {
             self.transfer(q, &mut io, false);
             Err(MemberError::Medium)
         } else {
@@ -608,6 +617,9 @@ impl World {
             }
             Ok(())
         };
+        if result.is_err() {
+            self.miss(&io);
+        }
         self.log.add(|| {
             format!(
                 "q{q} io {} slot {} {:?} -> {result:?}",
@@ -617,6 +629,13 @@ impl World {
         self.queues[q]
             .ready
             .push(Event::IoDone { io: io.io, result });
+    }
+
+    fn miss(&mut self, io: &MemberIo) {
+        if self.layout.parity && io.kind == IoKind::Write {
+            let rows = io.sector as usize..(io.sector + u64::from(io.sectors)) as usize;
+            self.missed[rows].fill(true);
+        }
     }
 
     /// Carries out what the manager wants.

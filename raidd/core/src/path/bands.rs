@@ -52,6 +52,9 @@ pub(crate) struct Band {
     pub large: bool,
     /// The sweep waits for this band.
     pub sweep: bool,
+    /// Taken although another queue owns it.
+    #[cfg(feature = "planted-bugs")]
+    pub stolen: bool,
 }
 
 impl QueueCore {
@@ -172,11 +175,9 @@ impl QueueCore {
         }
         let taken = self.owners.take(band, self.cfg.queue);
         #[cfg(feature = "planted-bugs")]
-        let taken = if self.bug(super::queue::Bug::NoOwner) {
-            Ok(())
-        } else {
-            taken
-        };
+        let stolen = taken.is_err() && self.bug(super::queue::Bug::NoOwner);
+        #[cfg(feature = "planted-bugs")]
+        let taken = if stolen { Ok(()) } else { taken };
         taken?;
         let entry = self
             .bands
@@ -190,6 +191,8 @@ impl QueueCore {
                 born: self.pass,
                 large: false,
                 sweep: false,
+                #[cfg(feature = "planted-bugs")]
+                stolen,
             })
             .expect("checked by the caller");
         self.clear_masks(entry);
@@ -269,10 +272,10 @@ impl QueueCore {
             self.ready_reads.push_back((entry, band));
         }
         if e.reads.is_empty() && e.writes.is_empty() && !e.sweep {
-            self.bands.remove(entry);
+            let _gone = self.bands.remove(entry);
             self.band_index.remove(&band);
             #[cfg(feature = "planted-bugs")]
-            if self.bug(super::queue::Bug::NoOwner) {
+            if _gone.stolen {
                 return;
             }
             self.owners.release(band, self.cfg.queue);
@@ -295,6 +298,10 @@ impl QueueCore {
     /// A band that the sweep or a decode has taken or reserved leaves the line that it waits in; [`QueueCore::band_idle`]
     /// puts it into line again.
     fn leave_line(&mut self, entry: u32, line: Ready) {
+        #[cfg(feature = "planted-bugs")]
+        if self.bug(super::queue::Bug::KeepLine) {
+            return;
+        }
         if let Some(e) = self.bands.get_mut(entry)
             && e.ready == line
             && (e.op != NONE || e.sweep)
@@ -313,7 +320,10 @@ impl QueueCore {
         for entry in &ready {
             self.leave_line(*entry, Ready::Full);
         }
-        ready.retain(|e| self.bands.get(*e).is_some_and(|b| b.ready == Ready::Full));
+        ready.retain(|e| {
+            let waits = |b: &Band| b.ready == Ready::Full && b.op == NONE && !b.sweep;
+            self.bands.get(*e).is_some_and(waits)
+        });
         ready.sort_unstable_by_key(|e| self.bands[*e].band);
         // An entry is in line twice if a decode took it from the line and ended at once.
         ready.dedup();

@@ -174,6 +174,8 @@ pub struct Manager {
     window_started_ms: u64,
     stopping: bool,
     stopped: bool,
+    #[cfg(feature = "planted-bugs")]
+    bug: Option<super::queue::Bug>,
 }
 
 impl Manager {
@@ -224,8 +226,24 @@ impl Manager {
             window_started_ms: 0,
             stopping: false,
             stopped: false,
+            #[cfg(feature = "planted-bugs")]
+            bug: None,
             cfg,
         }
+    }
+
+    /// Plants a fault, so that the simulator can prove that it finds it.
+    #[cfg(feature = "planted-bugs")]
+    pub fn plant(&mut self, bug: Option<super::queue::Bug>) {
+        self.bug = bug;
+        if bug == Some(super::queue::Bug::WriteWhileUneven) {
+            self.disk_dirty = self.cfg.parities > 0 && self.cfg.resync_offset == 0;
+        }
+    }
+
+    #[cfg(feature = "planted-bugs")]
+    fn bug(&self, bug: super::queue::Bug) -> bool {
+        self.bug == Some(bug)
     }
 
     /// What queues must start from.
@@ -345,7 +363,10 @@ impl Manager {
     fn publish(&mut self, out: &mut Vec<ManagerAction>) {
         // A queue that has said "quiet" takes a view that says "writable" as leave to write again: what the round has
         // found so far is void.
-        if self.view.writable && self.round != Round::None {
+        let void = self.view.writable && self.round != Round::None;
+        #[cfg(feature = "planted-bugs")]
+        let void = void && !self.bug(super::queue::Bug::KeepRound);
+        if void {
             self.round = Round::None;
         }
         for queue in 0..self.cfg.queues {
@@ -481,9 +502,12 @@ impl Manager {
         // leaves an array that is clean by its freshest superblock and has parity that does not match. So one more
         // record goes first, which says what the members said already and flushes them all.
         let level = std::mem::take(&mut self.level);
+        let flushed = self.all_durable;
+        #[cfg(feature = "planted-bugs")]
+        let flushed = flushed || self.bug(super::queue::Bug::CleanUnflushed);
         let resync_offset = if level {
             self.disk_resync
-        } else if clean && self.all_durable {
+        } else if clean && flushed {
             self.clean_offset()
         } else if dirty || self.disk_dirty {
             0
@@ -501,12 +525,15 @@ impl Manager {
             missing: self.view.missing,
             targets,
         };
+        let confirms = self.half_epoch == self.view.epoch;
+        #[cfg(feature = "planted-bugs")]
+        let confirms = confirms || self.bug(super::queue::Bug::RecordOnce);
         self.batch = Some(Batch {
             record,
             pending: targets,
             failed: SlotSet::EMPTY,
             epoch: self.view.epoch,
-            confirms: self.half_epoch == self.view.epoch,
+            confirms,
             quiet: self.all_quiet,
             level,
         });

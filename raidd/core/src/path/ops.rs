@@ -221,8 +221,13 @@ impl QueueCore {
         for k in 0..self.layout.data {
             let slot = map.data_slot(k);
             if !skip.contains(slot) {
-                out.srcs
-                    .push((self.layout.slice(frame, slot, lo, hi), map.q_exponent(k)));
+                let exp = map.q_exponent(k);
+                #[cfg(feature = "planted-bugs")]
+                let exp = match self.bug(super::queue::Bug::WrongExponent) {
+                    true if k + 1 == self.layout.data => map.q_exponent(0),
+                    _ => exp,
+                };
+                out.srcs.push((self.layout.slice(frame, slot, lo, hi), exp));
             }
         }
         start..out.srcs.len() as u32
@@ -494,6 +499,10 @@ impl QueueCore {
             if io.kind == IoKind::Read {
                 state.bad.insert(io.slot);
                 state.read_failed = true;
+                #[cfg(feature = "planted-bugs")]
+                if self.bug(super::queue::Bug::IgnoreReadError) {
+                    (self.ops[op].bad, self.ops[op].read_failed) = (SlotSet::EMPTY, false);
+                }
             } else {
                 state.failed.insert(io.slot);
                 if state.kind != OpKind::Linear || error == MemberError::Gone {
@@ -612,6 +621,11 @@ impl QueueCore {
             ..
         } = *state;
         let gone = self.view.missing;
+        #[cfg(feature = "planted-bugs")]
+        if !full && self.bug(super::queue::Bug::AckBeforeWrite) {
+            let segs = std::mem::replace(&mut self.ops[op].segs, List::EMPTY);
+            self.answer(segs, Ok(()), out);
+        }
         if full {
             debug_assert!(count >= 1);
             for slot in (0..self.layout.members).filter(|s| !gone.contains(*s)) {
@@ -754,7 +768,15 @@ impl QueueCore {
         if state.kind == OpKind::Sweep {
             self.sweep_op_done(&state, out);
         }
-        let mut at = state.segs.head;
+        self.answer(state.segs, result, out);
+        for i in 0..state.count {
+            self.band_idle(state.first + i as u64);
+        }
+    }
+
+    /// Answers the segs of a list.
+    fn answer(&mut self, list: List, result: Result<(), RequestError>, out: &mut Actions) {
+        let mut at = list.head;
         while at != NONE {
             let (seg, next) = self.segs.remove(at);
             if seg.origin == self.cfg.queue {
@@ -770,9 +792,6 @@ impl QueueCore {
                 });
             }
             at = next;
-        }
-        for i in 0..state.count {
-            self.band_idle(state.first + i as u64);
         }
     }
 }

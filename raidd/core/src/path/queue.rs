@@ -54,6 +54,24 @@ pub enum Bug {
     ForgetQ,
     /// Flush only the first member.
     FlushOne,
+    /// Acknowledge a flush that left out a member whose loss is not recorded.
+    FlushBeforeRecord,
+    /// Acknowledge a partial write when its member writes begin.
+    AckBeforeWrite,
+    /// Give the last data chunk the exponent of the first one.
+    WrongExponent,
+    /// Leave a waiting band in its line when the sweep takes it.
+    KeepLine,
+    /// Encode what was not read: treat a failed read as done.
+    IgnoreReadError,
+    /// Manager: take one record of a loss for two.
+    RecordOnce,
+    /// Manager: say clean while members still have data in their caches.
+    CleanUnflushed,
+    /// Manager: let a question for quiet go on after writers were let go.
+    KeepRound,
+    /// Manager: write to an array whose members do not agree.
+    WriteWhileUneven,
 }
 
 /// Counters of one queue; all grow only.
@@ -551,6 +569,8 @@ impl QueueCore {
         // A flush that a member did not take, or that left out one which the survivors do not name as missing yet: after
         // a power cut that member would count as fresh, without the writes in its cache.
         let flush = req.request.op == Op::Flush && self.layout.parity;
+        #[cfg(feature = "planted-bugs")]
+        let flush = flush && (!self.bug(Bug::FlushBeforeRecord) || !req.failed.is_empty());
         if flush && req.result.is_ok() && !self.recorded(&req.failed) {
             if !self.held_flushes.contains(&tag) {
                 self.held_flushes.push(tag);
