@@ -570,6 +570,8 @@ fn device_spec(
     let stripe = u64::from(chunk) * u64::from(layout.data);
     let raid0 = !layout.parity;
     let request = request_bytes(layout, options);
+    // The driver takes powers of two only. A preferred size without the width would only make mkfs complain.
+    let width = u32::try_from(stripe).ok().filter(|w| w.is_power_of_two());
     DeviceSpec {
         id: options.device_id,
         queues: options.queues,
@@ -577,8 +579,8 @@ fn device_spec(
         max_request_bytes: request,
         logical_block,
         physical_block: limits.physical_block.max(logical_block),
-        io_min: chunk,
-        io_opt: u32::try_from(stripe).unwrap_or(0),
+        io_min: width.map_or(logical_block, |_| chunk),
+        io_opt: width.unwrap_or(0),
         sectors: layout.geometry.array_sectors(),
         // A discarded stripe need not read back as zeroes, so only RAID 0 passes discards on.
         discard: limits
