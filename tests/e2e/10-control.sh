@@ -80,6 +80,10 @@ else skip partitions "no partitions on loop devices here"; fi
 before=$(sums "${M[@]}")
 refused range 2 'runs backwards' raidctl create --level 5 '/dev/loop<2..0>'
 refused level 2 'not supported yet' raidctl create --level 10 "${M[0]}" "${M[1]}" "${M[2]}"
+if need ask script; then
+  # On a terminal create shows the plan and asks; anything but yes is no.
+  refused ask 1 'Create this array\?.*not created' bash -c "printf 'n\n' | script -qec 'raidctl create --level 5 ${M[0]} ${M[1]} ${M[2]}' /dev/null"
+fi
 check dry-run raidctl create --level 5 --dry-run "${M[0]}" "${M[1]}" "${M[2]}"
 equal nothing-was-written "$before" "$(sums "${M[@]}")"
 

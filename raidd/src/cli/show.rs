@@ -161,16 +161,20 @@ pub fn detail(d: &DetailView) {
     line(members(&d.array));
 }
 
-/// The plan or the result of a create or an assemble.
+/// The plan of a create or an assemble. A planned array has no uuid yet that it would keep.
 pub fn plan(a: &ArrayView) {
+    let uuid = if a.state == "planned" {
+        String::new()
+    } else {
+        format!(", uuid {}", a.uuid)
+    };
     line(format_args!(
-        "raid{} of {} members, {} usable, chunk {}, name {}, uuid {}",
+        "raid{} of {} members, {} usable, chunk {}, name {}{uuid}",
         a.level,
         a.members.iter().filter(|m| m.slot.is_some()).count(),
         Bytes(a.size_bytes),
         Bytes(a.chunk_bytes),
         a.name,
-        a.uuid
     ));
     line(members(a));
 }
