@@ -6,6 +6,7 @@ use crate::{paths, sh};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Which package lists to look into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +73,10 @@ fn options() -> Vec<String> {
 
 /// Sets the private root up and reads its package lists; done once per run of this program that needs it.
 fn prepare() -> Result<()> {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if DONE.swap(true, Ordering::SeqCst) {
+        return Ok(());
+    }
     let dir = root();
     for sub in ["lists/partial", "cache/archives/partial"] {
         std::fs::create_dir_all(dir.join(sub))?;

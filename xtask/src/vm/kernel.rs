@@ -36,14 +36,13 @@ pub fn packaged(version: Option<&str>) -> Result<Kernel> {
         std::fs::remove_dir_all(&partial)?;
     }
     apt::unpack(&package, &partial)?;
-    if release.ends_with("-generic") {
-        // Ubuntu keeps modules in packages of their own, ublk and raid456 among the extra ones.
-        for part in ["modules", "modules-extra"] {
-            for extra in apt::search(package.source, &format!("^linux-{part}-{release}$"))? {
-                apt::unpack(&extra, &partial)?;
-            }
-        }
+    // Ubuntu, and Debian since 7.x, keep image and modules in packages of their own; ublk may be among the extra ones.
+    let escaped = release.replace('.', "\\.").replace('+', "\\+");
+    let parts = format!("^linux-(binary|modules|modules-extra)-{escaped}$");
+    for part in apt::search(package.source, &parts)? {
+        apt::unpack(&part, &partial)?;
     }
+    complete(&partial, &release)?;
     std::fs::rename(&partial, kernels.join(&release))?;
     unpacked(&kernels, version)?
         .with_context(|| format!("the package {} holds no usable kernel", package.name))
@@ -98,15 +97,7 @@ fn unpacked(kernels: &Path, version: &str) -> Result<Option<Kernel>> {
         .file_name()
         .map(|name| name.to_string_lossy().into_owned())
         .context("a kernel folder without a name")?;
-    let image = dir.join("boot").join(format!("vmlinuz-{release}"));
-    // depmod looks below lib; newer packages keep modules below usr/lib.
-    if !dir.join("lib").exists() && dir.join("usr/lib/modules").is_dir() {
-        std::os::unix::fs::symlink("usr/lib", dir.join("lib"))?;
-    }
-    let modules = dir.join("lib/modules").join(&release);
-    if !image.is_file() || !modules.is_dir() {
-        bail!("{} is incomplete; delete it and try again", dir.display());
-    }
+    let (image, modules) = complete(&dir, &release)?;
     if !modules.join("modules.dep").is_file() {
         sh::run(
             sh::cmd(
@@ -122,4 +113,23 @@ fn unpacked(kernels: &Path, version: &str) -> Result<Option<Kernel>> {
         image,
         modules,
     }))
+}
+
+/// The image and the modules' folder of an unpacked kernel; an error where one of them is missing.
+fn complete(dir: &Path, release: &str) -> Result<(PathBuf, PathBuf)> {
+    // depmod looks below lib; newer packages keep modules below usr/lib.
+    if !dir.join("lib").exists() && dir.join("usr/lib/modules").is_dir() {
+        std::os::unix::fs::symlink("usr/lib", dir.join("lib"))?;
+    }
+    let modules = dir.join("lib/modules").join(release);
+    let image = [
+        dir.join("boot").join(format!("vmlinuz-{release}")),
+        modules.join("vmlinuz"),
+    ]
+    .into_iter()
+    .find(|path| path.is_file());
+    match image {
+        Some(image) if modules.is_dir() => Ok((image, modules)),
+        _ => bail!("{} holds no kernel image with modules", dir.display()),
+    }
 }
