@@ -26,11 +26,11 @@ pub fn member_result(kind: IoKind, bytes: u32, result: i32) -> Result<(), Member
     })
 }
 
-/// What the block layer is told.
+/// What the block layer is told. An unreadable sector is EIO too, as with MD: ENODATA ("medium error") is taken by file
+/// systems of many kernels for their own "no such attribute".
 pub fn request_errno(error: RequestError) -> i32 {
     -match error {
-        RequestError::Io => libc::EIO,
-        RequestError::Medium => libc::ENODATA,
+        RequestError::Io | RequestError::Medium => libc::EIO,
         RequestError::Unsupported => libc::EOPNOTSUPP,
         RequestError::ReadOnly => libc::EPERM,
     }
