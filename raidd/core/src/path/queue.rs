@@ -349,8 +349,9 @@ impl QueueCore {
     pub fn end_of_pass(&mut self, out: &mut Actions) {
         self.pass += 1;
         self.take_foreign(out);
-        self.run_recover_jobs(out);
         self.run_admission(out);
+        // After admission: a request for nothing but lost chunks starts no member I/O that would bring another pass.
+        self.run_recover_jobs(out);
         self.issue_reads(out);
         self.issue_full(out);
         self.issue_partial(out);
