@@ -1,6 +1,6 @@
 //! End-to-end scripts (`tests/e2e/NN-name.sh`), each in a fresh guest. The head of a script says what it needs:
-//! `# bed: any|both|uml|qemu` (any: the bed at hand; both: each bed there is), `# time: SECONDS` (in UML; software
-//! emulation gets five times as much), `# mem: 6G`, `# append: KERNEL_ARGUMENT`, `# drives: N`, `# drive_mib: N`,
+//! `# bed: any|both|uml|qemu` (any: the bed at hand; both: each bed there is), `# time: SECONDS` (in UML on
+//! an idle machine; the limit is three times as much, ten times under software emulation), `# mem: 6G`, `# append: KERNEL_ARGUMENT`, `# drives: N`, `# drive_mib: N`,
 //! `# drive_props: ...`.
 
 use crate::count::Count;
@@ -117,7 +117,7 @@ fn one(
         bed: Some(bed),
         kernel: kernel.map(str::to_owned),
         memory: head.memory.clone(),
-        seconds: Some(head.seconds * if bed == Bed::Qemu { 5 } else { 1 }),
+        seconds: Some(head.seconds * if bed == Bed::Qemu { 10 } else { 3 }),
         drives: head.drives,
         drive_mib: head.drive_mib,
         drive_props: head.drive_props.clone(),
