@@ -10,6 +10,7 @@
 pub mod check;
 pub mod crash;
 pub mod disk;
+pub mod lane;
 pub mod log;
 pub mod oracle;
 mod planted;
