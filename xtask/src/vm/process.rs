@@ -6,7 +6,9 @@ use nix::sys::signal::{SigSet, Signal, killpg};
 use nix::unistd::Pid;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
@@ -26,6 +28,8 @@ pub enum End {
 
 /// Group of the running guest, for the signal thread; 0 when none runs.
 static GROUP: AtomicI32 = AtomicI32::new(0);
+/// Folder to remove if this program is ended while the guest runs.
+static FOLDER: Mutex<Option<PathBuf>> = Mutex::new(None);
 static WATCHING: AtomicBool = AtomicBool::new(false);
 
 /// Kills the guest and ends this program when a person or a supervisor ends it.
@@ -41,6 +45,12 @@ fn watch_signals() -> Result<()> {
     std::thread::spawn(move || {
         if let Ok(signal) = set.wait() {
             kill_group(GROUP.load(Ordering::SeqCst));
+            if let Ok(mut folder) = FOLDER.lock()
+                && let Some(folder) = folder.take()
+            {
+                // Nothing is left to tell an error to.
+                let _ = std::fs::remove_dir_all(folder);
+            }
             std::process::exit(128 + signal as i32);
         }
     });
@@ -59,14 +69,18 @@ enum Message {
     Ended,
 }
 
-/// Runs `command` until its output ends or `limit` is over. Lines for which `noise` holds are dropped.
+/// Runs `command` until its output ends or `limit` is over. `folder` is removed if a signal ends this program meanwhile. Lines for which `noise` holds are dropped.
 pub fn run(
     command: &mut Command,
+    folder: &Path,
     limit: Duration,
     mut out: Output<'_>,
     noise: fn(&str) -> bool,
 ) -> Result<End> {
     watch_signals()?;
+    if let Ok(mut kept) = FOLDER.lock() {
+        *kept = Some(folder.to_path_buf());
+    }
     let mut child = command
         .process_group(0)
         .stdin(Stdio::null())

@@ -35,7 +35,13 @@ pub fn run(options: &VmOptions, job: &Job, out: Output<'_>) -> Result<i32> {
     let limit = options.seconds.unwrap_or(1200);
     let mut command = sh::cmd("timeout", ["-s", "KILL", &(limit + 30).to_string()]);
     machine(&mut command, options, &kernel, &initrd, job)?;
-    let end = process::run(&mut command, Duration::from_secs(limit), out, |_| false)?;
+    let end = process::run(
+        &mut command,
+        job.dir(),
+        Duration::from_secs(limit),
+        out,
+        |_| false,
+    )?;
     if let Some(code) = job.exit_status() {
         return Ok(code);
     }

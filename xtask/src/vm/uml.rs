@@ -56,7 +56,13 @@ pub fn run(options: &VmOptions, job: &Job, out: Output<'_>) -> Result<i32> {
         .arg(format!("uml_dir={}", job.dir().join("uml").display()))
         .args(&options.append)
         .stderr(Stdio::from(errors));
-    let end = process::run(&mut command, Duration::from_secs(limit), out, noise)?;
+    let end = process::run(
+        &mut command,
+        job.dir(),
+        Duration::from_secs(limit),
+        out,
+        noise,
+    )?;
     if let Some(code) = job.exit_status() {
         return Ok(code);
     }
