@@ -36,11 +36,21 @@ fn files(n: usize, sectors: u64) -> Vec<Arc<File>> {
         .collect()
 }
 
-fn start(geometry: &Geometry, files: &[Arc<File>], queues: u16, missing: &[u16], frames: u32) -> Rig {
+fn start(
+    geometry: &Geometry,
+    files: &[Arc<File>],
+    queues: u16,
+    missing: &[u16],
+    frames: u32,
+) -> Rig {
     let (frontends, client) = ublk_frontend::fake::group(queues, 16).expect("eventfds");
     let owners = Arc::new(Owners::new(1024));
     let exit = Arc::new(AtomicBool::new(false));
-    let mut view = View { writable: true, synced: u64::MAX, ..View::default() };
+    let mut view = View {
+        writable: true,
+        synced: u64::MAX,
+        ..View::default()
+    };
     let mut gone = SlotSet::EMPTY;
     for slot in missing {
         gone.insert(*slot);
@@ -50,7 +60,10 @@ fn start(geometry: &Geometry, files: &[Arc<File>], queues: u16, missing: &[u16],
         .iter()
         .zip(0u16..)
         .map(|(file, slot)| {
-            (!gone.contains(slot)).then(|| EngineMember { file: file.clone(), data_offset: OFFSET })
+            (!gone.contains(slot)).then(|| EngineMember {
+                file: file.clone(),
+                data_offset: OFFSET,
+            })
         })
         .collect();
     let (to_manager, from_queues) = crossbeam_channel::unbounded();
@@ -59,7 +72,14 @@ fn start(geometry: &Geometry, files: &[Arc<File>], queues: u16, missing: &[u16],
     let mut cores = Vec::new();
     let (mut postboxes, mut inboxes) = (Vec::new(), Vec::new());
     for queue in 0..queues {
-        let cfg = QueueConfig { queue, queues, depth: 16, max_sectors: 8192, frames, defer_passes: 2, ..Default::default() };
+        let cfg = QueueConfig {
+            queue,
+            queues,
+            depth: 16,
+            max_sectors: 8192,
+            frames,
+            defer_passes: 2,
+        };
         let core = QueueCore::new(cfg, geometry.clone(), owners.clone(), view);
         let (postbox, inbox) = mailbox(core.mail_capacity()).expect("an eventfd");
         postboxes.push(postbox);
@@ -72,15 +92,36 @@ fn start(geometry: &Geometry, files: &[Arc<File>], queues: u16, missing: &[u16],
         let counters = Arc::new(Counters::default());
         all_counters.push(counters.clone());
         let frame = (core.arena_bytes() / u64::from(frames)) as usize;
-        let (members, peers, manager, exit) = (members.clone(), postboxes.clone(), to_manager.clone(), exit.clone());
+        let (members, peers, manager, exit) = (
+            members.clone(),
+            postboxes.clone(),
+            to_manager.clone(),
+            exit.clone(),
+        );
         engines.push(std::thread::spawn(move || {
             let arena = Arena::new(frames as usize, frame)?;
             let parity = Parity::detect();
-            let parts = Parts { core, members, mailbox: inbox, peers, manager, parity, arena, counters, exit };
+            let parts = Parts {
+                core,
+                members,
+                mailbox: inbox,
+                peers,
+                manager,
+                parity,
+                arena,
+                counters,
+                exit,
+            };
             Engine::new(frontend, parts)?.run()
         }));
     }
-    Rig { client, engines, queues: postboxes, exit, counters: all_counters }
+    Rig {
+        client,
+        engines,
+        queues: postboxes,
+        exit,
+        counters: all_counters,
+    }
 }
 
 impl Rig {
@@ -91,7 +132,13 @@ impl Rig {
         for engine in self.engines {
             engine.join().expect("no panic").expect("a sound ring");
         }
-        let get = |c: &Arc<Counters>| c.read().iter().find(|(n, _)| *n == "forwarded_pieces").expect("known").1;
+        let get = |c: &Arc<Counters>| {
+            c.read()
+                .iter()
+                .find(|(n, _)| *n == "forwarded_pieces")
+                .expect("known")
+                .1
+        };
         self.counters.iter().map(get).sum()
     }
 }
@@ -114,13 +161,23 @@ fn parity_matches(geometry: &Geometry, files: &[Arc<File>]) {
         let at = OFFSET + stripe * chunk as u64;
         let read = |slot: u16| {
             let mut bytes = vec![0; chunk];
-            files[usize::from(slot)].read_exact_at(&mut bytes, at).expect("read");
+            files[usize::from(slot)]
+                .read_exact_at(&mut bytes, at)
+                .expect("read");
             bytes
         };
         let data: Vec<(Vec<u8>, u8)> = (0..geometry.data_members())
-            .map(|k| (read(geometry.data_slot(stripe, k)), geometry.q_exponent(stripe, k)))
+            .map(|k| {
+                (
+                    read(geometry.data_slot(stripe, k)),
+                    geometry.q_exponent(stripe, k),
+                )
+            })
             .collect();
-        let sources: Vec<Source> = data.iter().map(|(d, exp)| Source { data: d, exp: *exp }).collect();
+        let sources: Vec<Source> = data
+            .iter()
+            .map(|(d, exp)| Source { data: d, exp: *exp })
+            .collect();
         let p = read(geometry.p_slot(stripe));
         let q = geometry.q_slot(stripe).map(read);
         let mismatch = Parity::scalar().check(&sources, Some(&p), q.as_deref());
@@ -159,13 +216,20 @@ fn hammer(geometry: &Geometry, queues: u16, frames: u32, seed: u64) -> u64 {
                     let first = area * 37 + random.next(30);
                     let count = 1 + random.next(7);
                     let fill = random.next(256) as u8;
-                    let data: Vec<u8> = (0..count * 512).map(|i| fill.wrapping_add((i / 97) as u8)).collect();
+                    let data: Vec<u8> = (0..count * 512)
+                        .map(|i| fill.wrapping_add((i / 97) as u8))
+                        .collect();
                     if random.next(8) == 0 {
-                        client.range(Op::WriteZeroes { unmap: false }, first, count as u32).expect("write zeroes");
+                        client
+                            .range(Op::WriteZeroes { unmap: false }, first, count as u32)
+                            .expect("write zeroes");
                         writes.push((first, vec![0; data.len()]));
                     } else {
                         client.write(first, data.clone(), false).expect("write");
-                        assert!(client.read(first, count as u32).expect("read") == data, "seed {seed} client {me} at {first}");
+                        assert!(
+                            client.read(first, count as u32).expect("read") == data,
+                            "seed {seed} client {me} at {first}"
+                        );
                         writes.push((first, data));
                     }
                 }
@@ -184,16 +248,26 @@ fn hammer(geometry: &Geometry, queues: u16, frames: u32, seed: u64) -> u64 {
     let mut pending = Vec::new();
     let mut lba = 3;
     while lba + 700 < total {
-        let data: Vec<u8> = (0..700 * 512u32).map(|i| (i / 512 + lba as u32 * 7) as u8).collect();
+        let data: Vec<u8> = (0..700 * 512u32)
+            .map(|i| (i / 512 + lba as u32 * 7) as u8)
+            .collect();
         model[lba as usize * 512..][..data.len()].copy_from_slice(&data);
-        let request = Request { op: Op::Write, lba, sectors: 700, fua: false };
+        let request = Request {
+            op: Op::Write,
+            lba,
+            sectors: 700,
+            fua: false,
+        };
         pending.push(rig.client.submit(request, data));
         lba += 700;
     }
     for write in pending {
         write.wait().expect("write");
     }
-    assert!(read_all(&rig, model.len()) == model, "seed {seed}: healthy read back");
+    assert!(
+        read_all(&rig, model.len()) == model,
+        "seed {seed}: healthy read back"
+    );
     let forwarded = rig.stop();
     if geometry.parities() == 0 {
         return forwarded;
@@ -206,7 +280,10 @@ fn hammer(geometry: &Geometry, queues: u16, frames: u32, seed: u64) -> u64 {
             }
             let missing = if a == b { vec![a] } else { vec![a, b] };
             let rig = start(geometry, &files, queues, &missing, frames);
-            assert!(read_all(&rig, model.len()) == model, "seed {seed}: read back without {missing:?}");
+            assert!(
+                read_all(&rig, model.len()) == model,
+                "seed {seed}: read back without {missing:?}"
+            );
             rig.stop();
         }
     }
@@ -218,13 +295,21 @@ fn hammer(geometry: &Geometry, queues: u16, frames: u32, seed: u64) -> u64 {
         let first = random.next(total - count);
         let data = vec![random.next(256) as u8; count as usize * 512];
         model[first as usize * 512..][..data.len()].copy_from_slice(&data);
-        rig.client.write(first, data, false).expect("degraded write");
+        rig.client
+            .write(first, data, false)
+            .expect("degraded write");
     }
-    assert!(read_all(&rig, model.len()) == model, "seed {seed}: read back after degraded writes");
+    assert!(
+        read_all(&rig, model.len()) == model,
+        "seed {seed}: read back after degraded writes"
+    );
     rig.stop();
     if geometry.parities() == 2 {
         let rig = start(geometry, &files, queues, &[1, 0], frames);
-        assert!(read_all(&rig, model.len()) == model, "seed {seed}: a second loss after degraded writes");
+        assert!(
+            read_all(&rig, model.len()) == model,
+            "seed {seed}: a second loss after degraded writes"
+        );
         rig.stop();
     }
     forwarded
@@ -257,12 +342,19 @@ fn raid6_left_symmetric_and_others() {
 
 #[test]
 fn raid0_with_unequal_members() {
-    hammer(&Geometry::raid0(1, 16, &[1600; 4]).expect("a geometry"), 2, 4, 10);
+    hammer(
+        &Geometry::raid0(1, 16, &[1600; 4]).expect("a geometry"),
+        2,
+        4,
+        10,
+    );
 }
 
 /// Queues that share stripes must really have handed work to one another, or these tests prove less than they say.
 #[test]
 fn queues_forward_to_one_another() {
-    let forwarded: u64 = (20..24).map(|seed| hammer(&parity(Level::Raid5, 2, 4, 128, 4), 4, 8, seed)).sum();
+    let forwarded: u64 = (20..24)
+        .map(|seed| hammer(&parity(Level::Raid5, 2, 4, 128, 4), 4, 8, seed))
+        .sum();
     assert!(forwarded > 0);
 }

@@ -303,7 +303,6 @@ impl Array {
                 max_sectors: request_bytes(layout, options) / 512,
                 frames,
                 defer_passes: 3,
-                ..QueueConfig::default()
             };
             let core = QueueCore::new(cfg, layout.geometry.clone(), owners.clone(), manager.view());
             let (postbox, inbox) = mailbox(core.mail_capacity()).map_err(StartError::thread)?;

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crossbeam_channel::{Receiver, Sender, TryRecvError, TrySendError};
+use crossbeam_channel::{Receiver, Sender, TrySendError};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use raid_core::path::types::Msg;
 
@@ -86,10 +86,7 @@ impl Postbox {
 impl Mailbox {
     /// The next message, if there is one.
     pub fn take(&self) -> Option<Msg> {
-        match self.receiver.try_recv() {
-            Ok(msg) => Some(msg),
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
-        }
+        self.receiver.try_recv().ok()
     }
 
     /// Announces sleep. False if a message came in between: then do not sleep.

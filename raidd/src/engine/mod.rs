@@ -204,7 +204,9 @@ impl<F: Frontend> Engine<F> {
             .core
             .wants_tick()
             .then_some(Duration::from_millis(2));
-        let done = self.ring.submit_and_wait(limit);
+        let done = self
+            .ring
+            .submit_and_wait(self.parts.core.wait_hint(), limit);
         self.parts.mailbox.awake();
         done
     }

@@ -27,6 +27,8 @@ pub const FRONTEND_KEY: u64 = WAKE_KEY | 1;
 
 /// `_IO(0x12, 0)`: discard a byte range of a block device through a ring (Linux 6.12).
 const BLOCK_URING_CMD_DISCARD: u32 = 0x1200;
+/// How long to wait for more completions than one, in microseconds.
+const GATHER_US: u32 = 50;
 /// Most bytes of one registered buffer.
 const MOST_REGISTERED: usize = 1 << 30;
 
@@ -37,6 +39,8 @@ pub struct MemberRing {
     /// Buffer table index of the first piece of the arena, and the bytes of a piece; none if registration failed.
     fixed: Option<(u16, usize)>,
     vectored_fixed: bool,
+    /// The kernel can wait for several completions with a time limit on "several" (Linux 6.12).
+    min_wait: bool,
     wake: Box<[u64; 2]>,
 }
 
@@ -65,7 +69,8 @@ impl MemberRing {
             }
             builder.build(entries)
         };
-        let ring = build(true).or_else(|_| build(false))?;
+        let ring: IoUring = build(true).or_else(|_| build(false))?;
+        let min_wait = ring.params().is_feature_min_timeout();
         let piece = (MOST_REGISTERED / arena.frame_bytes()).max(1) * arena.frame_bytes();
         let pieces = arena.len().div_ceil(piece);
         let mut probe = Probe::new();
@@ -96,6 +101,7 @@ impl MemberRing {
             iovecs: Vec::with_capacity(16384),
             fixed: registered.is_ok().then_some((request_bufs, piece)),
             vectored_fixed,
+            min_wait,
             wake: Box::new([0; 2]),
         })
     }
@@ -105,16 +111,23 @@ impl MemberRing {
         self.ring.submission()
     }
 
-    /// Hands everything to the kernel and waits for one completion, at most for `limit`.
-    pub fn submit_and_wait(&mut self, limit: Option<Duration>) -> io::Result<()> {
-        let done = match limit {
-            None => self.ring.submit_and_wait(1).map(drop),
-            Some(limit) => {
-                let time = Timespec::from(limit);
-                let args = SubmitArgs::new().timespec(&time);
-                self.ring.submitter().submit_with_args(1, &args).map(drop)
-            }
-        };
+    /// Hands everything to the kernel and waits for `want` completions, but for no more than one once [`GATHER_US`] have
+    /// passed, and for none after `limit`.
+    pub fn submit_and_wait(&mut self, want: u32, limit: Option<Duration>) -> io::Result<()> {
+        let time = limit.map(Timespec::from);
+        let mut args = SubmitArgs::new();
+        if let Some(time) = &time {
+            args = args.timespec(time);
+        }
+        let want = if self.min_wait { want } else { 1 };
+        if want > 1 {
+            args = args.min_wait_usec(GATHER_US);
+        }
+        let done = self
+            .ring
+            .submitter()
+            .submit_with_args(want as usize, &args)
+            .map(drop);
         self.iovecs.clear();
         match done {
             Err(e)

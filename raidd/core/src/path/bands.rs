@@ -359,19 +359,24 @@ impl QueueCore {
         let d = usize::from(self.layout.data);
         let full_mask = self.full_mask();
         self.op_masks[op as usize * d..][..d].fill(full_mask);
+        let mut run = None;
         for (i, entry) in entries.iter().enumerate() {
             let frame = self.frames.pop().expect("counted by the caller");
             let list = self.hand_over(*entry, op);
             self.clear_masks(*entry);
             let band = first + i as u64;
-            self.copy_in(list, band, frame, out);
-            self.encode(band, frame, 0, self.layout.rows, out);
+            self.copy_in(list, band, frame, &mut run, out);
             let joined = self.append(self.ops[op].segs, list);
             let state = &mut self.ops[op];
             state.segs = joined;
             state.frames[i] = frame;
             state.count = i + 1;
             self.stats.full += 1;
+        }
+        self.end_copy(&mut run, out);
+        for i in 0..entries.len() {
+            let frame = self.ops[op].frames[i];
+            self.encode(first + i as u64, frame, 0, self.layout.rows, out);
         }
         out.list.push(Action::Fence { op });
     }

@@ -43,6 +43,17 @@ pub(crate) enum Phase {
     Held,
 }
 
+/// A copy out of one request that may still grow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CopyRun {
+    queue: u16,
+    tag: u16,
+    off: u32,
+    end: u32,
+    /// First of its buffers in the actions' list; nothing else is pushed there while the copy is open.
+    mark: u32,
+}
+
 /// An operation in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpState {
@@ -163,11 +174,18 @@ impl QueueCore {
         self.member_io(IoOwner::Op(op), kind, slot, sector, sectors, mark, out);
     }
 
-    /// Copies the bytes of segs into a frame, neighbours in one go.
-    pub(crate) fn copy_in(&mut self, list: List, band: u64, frame: u32, out: &mut Actions) {
+    /// Copies the bytes of segs into a frame. Neighbours in one request go in one copy, also across calls that pass `run` on;
+    /// the last caller ends with [`QueueCore::end_copy`].
+    pub(crate) fn copy_in(
+        &mut self,
+        list: List,
+        band: u64,
+        frame: u32,
+        run: &mut Option<CopyRun>,
+        out: &mut Actions,
+    ) {
         let map = self.map(band);
         let mut at = list.head;
-        let mut run: Option<(u16, u16, u32, u32, u32)> = None; // queue, tag, offset, next offset, mark
         while at != NONE {
             let (seg, next) = self.segs[at];
             let (lo, hi) = (
@@ -175,29 +193,37 @@ impl QueueCore {
                 u32::from(seg.first) + u32::from(seg.count),
             );
             let slice = self.layout.slice(frame, map.data_slot(seg.k), lo, hi);
-            let joins = run.is_some_and(|(q, t, _, end, _)| {
-                seg.kind == SegKind::Write && (q, t, end) == (seg.origin, seg.tag, seg.req_off)
-            });
-            if !joins && let Some((queue, tag, off, _, mark)) = run.take() {
-                let bufs = out.since(mark);
-                out.list.push(Action::CopyIn {
-                    queue,
-                    tag,
-                    off,
-                    bufs,
-                });
-            }
-            if seg.kind == SegKind::Zero {
-                out.list.push(Action::Zero(slice));
-            } else {
-                let mark = out.mark();
-                out.bufs.push(slice);
-                let (off, mark) = run.map_or((seg.req_off, mark), |r| (r.2, r.4));
-                run = Some((seg.origin, seg.tag, off, seg.req_off + slice.len, mark));
-            }
             at = next;
+            if seg.kind == SegKind::Zero {
+                self.end_copy(run, out);
+                out.list.push(Action::Zero(slice));
+                continue;
+            }
+            if run.is_some_and(|r| (r.queue, r.tag, r.end) != (seg.origin, seg.tag, seg.req_off)) {
+                self.end_copy(run, out);
+            }
+            let r = run.get_or_insert(CopyRun {
+                queue: seg.origin,
+                tag: seg.tag,
+                off: seg.req_off,
+                end: seg.req_off,
+                mark: out.mark(),
+            });
+            r.end += slice.len;
+            out.bufs.push(slice);
         }
-        if let Some((queue, tag, off, _, mark)) = run {
+    }
+
+    /// Issues the copy that [`QueueCore::copy_in`] left open.
+    pub(crate) fn end_copy(&self, run: &mut Option<CopyRun>, out: &mut Actions) {
+        if let Some(CopyRun {
+            queue,
+            tag,
+            off,
+            mark,
+            ..
+        }) = run.take()
+        {
             let bufs = out.since(mark);
             out.list.push(Action::CopyIn {
                 queue,
@@ -557,7 +583,9 @@ impl QueueCore {
             ..
         } = *state;
         let frame = state.frames[0];
-        self.copy_in(segs, band, frame, out);
+        let mut run = None;
+        self.copy_in(segs, band, frame, &mut run, out);
+        self.end_copy(&mut run, out);
         match strategy {
             Strategy::Update => {
                 let map = self.map(band);

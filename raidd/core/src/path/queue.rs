@@ -207,6 +207,7 @@ pub struct QueueCore {
     pub(crate) sweep: Option<Sweep>,
     pub(crate) need_dirty_sent: bool,
     pub(crate) wrote: bool,
+    pub(crate) active: usize,
     pub(crate) active_writes: usize,
     pub(crate) foreground: u64,
     #[cfg(feature = "planted-bugs")]
@@ -269,6 +270,7 @@ impl QueueCore {
             sweep: None,
             need_dirty_sent: false,
             wrote: false,
+            active: 0,
             active_writes: 0,
             foreground: 0,
             #[cfg(feature = "planted-bugs")]
@@ -316,6 +318,12 @@ impl QueueCore {
             && self.segs.in_use() == 0
             && self.foreign.is_empty()
             && self.frames.len() == self.cfg.frames as usize
+    }
+
+    /// How many completions to wait for when it costs nothing: the member I/Os that an average request still needs. A wait
+    /// for less would end before any request can.
+    pub fn wait_hint(&self) -> u32 {
+        (self.ios.in_use() / self.active.max(1)).clamp(1, 16) as u32
     }
 
     /// Work is waiting for something that no completion announces (a band that another queue owns): call
@@ -372,6 +380,7 @@ impl QueueCore {
             failed: SlotSet::EMPTY,
         };
         self.foreground += 1;
+        self.active += 1;
         let write = matches!(request.op, Op::Write | Op::WriteZeroes | Op::Discard);
         if write {
             self.active_writes += 1;
@@ -587,6 +596,7 @@ impl QueueCore {
             self.wrote = true;
         }
         self.reqs[usize::from(tag)].active = false;
+        self.active -= 1;
         out.list.push(Action::Complete { tag, result });
     }
 
