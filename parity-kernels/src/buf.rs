@@ -186,7 +186,10 @@ impl Arena {
     ///
     /// # Panics
     /// If two of them overlap or one is not within the arena.
-    pub fn spans_mut<'a>(&'a mut self, ranges: &'a [BufRange]) -> impl Iterator<Item = &'a mut [u8]> + 'a {
+    pub fn spans_mut<'a>(
+        &'a mut self,
+        ranges: &'a [BufRange],
+    ) -> impl Iterator<Item = &'a mut [u8]> + 'a {
         for (i, a) in ranges.iter().enumerate() {
             self.check_within(*a);
             let apart = ranges[i + 1..].iter().all(|b| !a.overlaps(*b));
