@@ -42,6 +42,7 @@ stream() { seq "$(($1 + 1))00000000000" inf 2> /dev/null | head -c "$2"; }
 
 # put DEVICE OFFSET SEED BYTES: writes a stream, directly and flushed. BYTES is at most 4 MiB per request.
 put() {
+  [ -b "$1" ] || { echo "$1 is no block device"; return 2; }
   stream "$3" "$4" | dd of="$1" bs="$(($4 > 4194304 ? 4194304 : $4))" iflag=fullblock oflag=direct,seek_bytes seek="$2" conv=notrunc,fsync status=none
 }
 
@@ -101,9 +102,3 @@ load() {
   LOAD=$!
 }
 finish_load() { wait "$LOAD" || { tail -n 12 "$WORK/fio.out"; return 1; }; }
-
-faults_cleanup() {
-  local d
-  for d in "${DM[@]}"; do dmsetup message "$d" 0 disable > /dev/null 2>&1; done
-  cleanup
-}
