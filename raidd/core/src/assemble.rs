@@ -209,6 +209,13 @@ impl Group<'_> {
         if forced && !options.force {
             return Err(Refusal::DirtyDegraded { missing });
         }
+        // With no redundancy left there is nothing that could be brought in sync: what was taken by force counts as clean
+        // from now on, as after mdadm's force. Otherwise the next start, by anybody, would have to be forced again.
+        let resync_offset = if forced && missing.len() == usize::from(most) {
+            RESYNC_DONE
+        } else {
+            resync_offset
+        };
         let superblocks = members.iter().map(|place| {
             place.map(|index| {
                 let mut block = self.block(index).clone();

@@ -294,6 +294,9 @@ fn dirty_and_degraded_needs_force() {
         assert!(refusal.to_string().contains("--force"));
         let array = judge_with(candidates, true).unwrap();
         assert!(array.forced && !array.clean && usize::from(array.degraded) == lost);
+        // Where no redundancy is left, nothing remains to be brought in sync, and no second force is needed.
+        let used_up = lost == usize::from(level.parities());
+        assert_eq!(array.resync_offset == u64::MAX, used_up);
         let clean = judge(&made(level, count, true)[lost..]).unwrap();
         assert!(clean.clean && !clean.forced);
         let too_few = judge_with(

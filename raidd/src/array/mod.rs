@@ -182,7 +182,8 @@ impl Array {
             events: verdict.events,
             resync_offset: verdict.resync_offset,
             missing,
-            unrecorded: unrecorded(&verdict.superblocks, &missing),
+            // What was forced is written as taken.
+            unrecorded: verdict.forced || unrecorded(&verdict.superblocks, &missing),
             read_only: options.read_only,
             safe_mode_delay_ms: options.safe_mode_delay_ms,
             sweep_floor: options.resync_floor_bytes,
