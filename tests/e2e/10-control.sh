@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The control plane on real block devices: every bad input is a clear refusal that writes nothing, members are held,
 # MD is kept off and taken over politely, two daemons refuse one another.
-# bed: both
+# bed: any
 # time: 120
 . "$(dirname "$0")/lib.sh"
 
