@@ -12,7 +12,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, bounded, unbounded};
 use parity_kernels::{Arena, Engine as Parity};
@@ -475,7 +475,7 @@ impl RunningArray for Array {
     fn stop(&self) -> Result<(), StopError> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(device) = &running.device {
-            device.stop().map_err(|error| match error {
+            stop_device(device).map_err(|error| match error {
                 ublk_frontend::StopError::Busy => StopError::Busy,
                 other => StopError::Failed {
                     operation: "stopping the block device".into(),
@@ -491,6 +491,19 @@ impl RunningArray for Array {
         self.exit.store(true, Ordering::Release);
         finish(&mut running);
         Ok(())
+    }
+}
+
+/// Stops the device. A partition scan or udev looks at every new or changed device for a moment; that is no use of it.
+fn stop_device(device: &Device) -> Result<(), ublk_frontend::StopError> {
+    let patience = Instant::now() + Duration::from_secs(1);
+    loop {
+        match device.stop() {
+            Err(ublk_frontend::StopError::Busy) if Instant::now() < patience => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            other => return other,
+        }
     }
 }
 
