@@ -36,16 +36,21 @@ same() { # DEVICE
   mount -o ro "$1" "$WORK/mnt" && have=$(tree_sums "$WORK/mnt/tree") && umount "$WORK/mnt" || return 1
   [ "$have" = "$want" ] || { diff <(echo "$want") <(echo "$have") | head -n 5; return 1; }
 }
-# lsblk -f shows what udev has found, so udev runs for this step; it must leave the members alone.
+# lsblk -f shows what udev has found, so udev runs for this step, with our rule for arrays; it must leave the members alone.
 seen() { # FILE_SYSTEM
-  [ "$(blkid -p -o value -s TYPE "$ARRAY_DEV")" = "$1" ] || return 1
+  local uuid code=1
+  [ "$(blkid -p -o value -s TYPE "$ARRAY_DEV")" = "$1" ] || { blkid -p "$ARRAY_DEV"; return 1; }
+  uuid=$(blkid -p -o value -s UUID "$ARRAY_DEV")
   [ -x /lib/systemd/systemd-udevd ] || return 0
   export SYSTEMD_IGNORE_CHROOT=1
+  cp "$REPO/systemd/61-raidd-device.rules" /etc/udev/rules.d/
   /lib/systemd/systemd-udevd --daemon 2> /dev/null
   udevadm trigger -c change "$ARRAY_DEV" "${MEMBERS[@]}" && udevadm settle -t 20
   lsblk -f "$ARRAY_DEV" | tee "$WORK/lsblk"
+  awk '{ print $2 }' "$WORK/lsblk" | grep -qx "$1" && [ "/dev/disk/by-uuid/$uuid" -ef "$ARRAY_DEV" ] &&
+    ! grep -q '^md' /proc/mdstat && code=0
   udevadm control --exit
-  awk '{ print $2 }' "$WORK/lsblk" | grep -qx "$1" && ! grep -q '^md' /proc/mdstat
+  return $code
 }
 through_md() { checked "$1" $MD && same $MD; }
 

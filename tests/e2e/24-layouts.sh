@@ -18,7 +18,7 @@ made() {
   blank "${MEMBERS[@]}" && create_array "$level" --layout "$layout" --chunk "${chunk}K" --assume-clean "${MEMBERS[@]}" || return 1
   pattern write "$ARRAY_DEV" && pattern scatter "$ARRAY_DEV" --seed 2 && pattern verify "$ARRAY_DEV" --over 2 || return 1
   stop_array || return 1
-  mdadm --examine "${MEMBERS[0]}" | grep -iE "Layout : $layout|Chunk Size : ${chunk}K" | wc -l | grep -qx "$((1 + (level > 0)))" ||
+  mdadm --examine "${MEMBERS[0]}" | grep -iE "Layout : $layout|Chunk Size : ${chunk}K" | wc -l | grep -qx 2 ||
     { say "$(mdadm --examine "${MEMBERS[0]}")"; return 1; }
   md_check pattern verify $MD --over 2 || return 1
   for i in "${lost[@]}"; do

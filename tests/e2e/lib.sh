@@ -109,12 +109,13 @@ nvme_connect() {
 
 # loop_members N SIZE [losetup options]: sets MEMBERS to N loop devices over sparse files.
 loop_members() {
-  local n=$1 size=$2 dir=${RAIDD_MEMBER_DIR:-$WORK/members} i dev; shift 2
+  local n=$1 size=$2 dir=${RAIDD_MEMBER_DIR:-$WORK/members} i dev file; shift 2
   mkdir -p "$dir"
   MEMBERS=()
   for ((i = 0; i < n; i++)); do
-    truncate -s "$size" "$dir/$i.$$" || return 1
-    dev=$(losetup --show -f "$@" "$dir/$i.$$") || return 1
+    file=$dir/${#LOOPS[@]}.$$   # a new one for each loop device of this script
+    truncate -s "$size" "$file" || return 1
+    dev=$(losetup --show -f "$@" "$file") || return 1
     MEMBERS+=("$dev") LOOPS+=("$dev")
   done
 }
