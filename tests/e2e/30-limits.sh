@@ -10,7 +10,7 @@
 need limits mdadm losetup blkdiscard || exit 0
 loops_off() { local l; for l in "${LOOPS[@]}"; do losetup -d "$l"; done; LOOPS=(); rm -rf "$WORK/members"; }
 
-# both_ends SEED PLACE...: writes 5 MB at each place of the array, then reads all of them.
+# write_places SEED PLACE...: LENGTH bytes at each place of the array, different everywhere. read_places DEVICE SEED PLACE...
 write_places() { local seed=$1 at; shift; for at in "$@"; do put "$ARRAY_DEV" "$at" "$((seed + at / 65536))" "$LENGTH" || return 1; done; }
 read_places() { local dev=$1 seed=$2 at; shift 2; for at in "$@"; do same "$dev" "$at" "$((seed + at / 65536))" "$LENGTH" || { say "at $at"; return 1; }; done; }
 

@@ -69,7 +69,7 @@ member_states() {
 # states WANT: whether the members are in these states, soon.
 states() { local i; for i in {1..50}; do [ "$(member_states)" = "$1" ] && return 0; sleep 0.1; done; say "members are $(member_states)"; return 1; }
 
-# role MEMBER: what examine says of the array as this member knows it, a letter per slot.
+# array_state MEMBER: what examine says of the array as this member knows it, a letter per slot.
 array_state() { raidctl examine --output json "$1" | json array_state; }
 # md_array_state MEMBER: the same in mdadm's words.
 md_array_state() { mdadm --examine "$1" | awk '/Array State/ { print $4 }'; }
