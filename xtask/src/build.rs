@@ -10,11 +10,19 @@ pub enum Profile {
     Release,
 }
 
-/// Builds `raidd` and `raidctl` and returns the folder that holds them.
+/// Builds `raidd`, `raidctl` and the tests' tool `pattern` and returns the folder that holds them.
 pub fn binaries(profile: Profile) -> Result<PathBuf> {
     let mut command = sh::cmd(
         "cargo",
-        ["build", "--quiet", "--package", "raidd", "--bins"],
+        [
+            "build",
+            "--quiet",
+            "--package",
+            "raidd",
+            "--package",
+            "raid-tests",
+            "--bins",
+        ],
     );
     command.current_dir(paths::repo());
     let folder = match profile {
@@ -26,7 +34,7 @@ pub fn binaries(profile: Profile) -> Result<PathBuf> {
     };
     sh::run(&mut command)?;
     let dir = paths::target().join(folder);
-    for program in ["raidd", "raidctl"] {
+    for program in ["raidd", "raidctl", "pattern"] {
         if !dir.join(program).is_file() {
             bail!("cargo build left no {program} in {}", dir.display());
         }
