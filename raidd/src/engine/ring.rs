@@ -29,6 +29,8 @@ pub const FRONTEND_KEY: u64 = WAKE_KEY | 1;
 const BLOCK_URING_CMD_DISCARD: u32 = 0x1200;
 /// How long to wait for more completions than one, in microseconds.
 const GATHER_US: u32 = 50;
+/// Outer limit of a wait that has an inner one.
+const LONG_WAIT: Duration = Duration::from_secs(1);
 /// Most bytes of one registered buffer.
 const MOST_REGISTERED: usize = 1 << 30;
 
@@ -114,12 +116,14 @@ impl MemberRing {
     /// Hands everything to the kernel and waits for `want` completions, but for no more than one once [`GATHER_US`] have
     /// passed, and for none after `limit`.
     pub fn submit_and_wait(&mut self, want: u32, limit: Option<Duration>) -> io::Result<()> {
+        let want = if self.min_wait { want } else { 1 };
+        // Without an outer limit the inner one would end the wait with nothing, again and again while members are slow.
+        let limit = limit.or((want > 1).then_some(LONG_WAIT));
         let time = limit.map(Timespec::from);
         let mut args = SubmitArgs::new();
         if let Some(time) = &time {
             args = args.timespec(time);
         }
-        let want = if self.min_wait { want } else { 1 };
         if want > 1 {
             args = args.min_wait_usec(GATHER_US);
         }
