@@ -2,7 +2,7 @@
 # Arrays made by raidctl and filled through their block device, also while the first resync runs: fio and the pattern read
 # back right, md finds no wrong parity and the same data, with every member missing (5, 6) and every pair (6).
 # bed: uml
-# time: 300
+# time: 480
 # mem: 8G
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/interop.sh"

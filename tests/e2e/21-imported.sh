@@ -2,7 +2,7 @@
 # Arrays made and filled by mdadm, with every layout it can make and members that begin at different places: raidctl
 # reads every byte right, writes, and md agrees afterwards, also with members missing.
 # bed: uml
-# time: 300
+# time: 480
 # mem: 6G
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/interop.sh"

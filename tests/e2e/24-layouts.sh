@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Arrays made by raidctl with every layout: md agrees about data and parity, also with members missing.
 # bed: uml
-# time: 300
+# time: 480
 # mem: 6G
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/interop.sh"
