@@ -38,11 +38,6 @@ impl World {
             }
             disk.power_cut(&mut rng);
         }
-        // Known limit, see docs/failure-model.md: where parity may not match, a sector that cannot be read takes the
-        // readable ones of its band with it.
-        if self.holes.contains(&true) {
-            self.disks.iter_mut().for_each(|d| d.bad.clear());
-        }
         self.rng = rng;
         for io in std::mem::take(&mut self.records) {
             // A superblock is written as a whole or not at all.
@@ -59,9 +54,9 @@ impl World {
         self.oracle.all_answered(now);
     }
 
-    /// Assembles what the members say, as MD does: one event behind is as good as fresh. False if the array must not be
-    /// started (dirty and degraded), which ends the run.
-    pub fn restart(&mut self) -> Outcome<bool> {
+    /// Assembles what the members say, as MD does: one event behind is as good as fresh. An array that is dirty and degraded is
+    /// started too, as if forced.
+    pub fn restart(&mut self) -> Outcome {
         // A member that failed may be back: it has forgotten nothing but its cache.
         for slot in 0..self.layout.members {
             let back = self.rng.chance(50);
@@ -118,8 +113,13 @@ impl World {
             self.holes.fill(false);
         }
         self.settle(&missing)?;
-        if sb.resync_offset != u64::MAX && degraded {
-            return Ok(false);
+        if degraded {
+            self.miss_holes();
+        }
+        for slot in 0..self.layout.members {
+            for sector in self.disks[usize::from(slot)].bad.clone() {
+                self.blur(slot, sector);
+            }
         }
         self.owners = Arc::new(Owners::new(1 << self.rng.below(7)));
         let uneven = (0..self.layout.members)
@@ -129,7 +129,7 @@ impl World {
         let cfg = manager_config(&self.setup, &self.layout, &sb, missing, unrecorded);
         self.manager = Manager::new(cfg);
         self.start();
-        Ok(true)
+        Ok(())
     }
 
     /// What the members hold after a power cut has to be allowed, and stays.

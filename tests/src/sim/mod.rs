@@ -12,6 +12,7 @@ pub mod crash;
 pub mod disk;
 pub mod lane;
 pub mod log;
+mod losses;
 pub mod oracle;
 mod planted;
 mod rig;

@@ -8,11 +8,18 @@ use super::setup::{EdgeBug, Setup, Start};
 
 /// Seeds until the fault is found, and how it showed.
 fn hunt(most: u64, plant: impl Fn(&mut Setup)) -> Option<(u64, String)> {
+    hunt_for("", most, plant)
+}
+
+/// As [`hunt`], for a fault that shows in this way.
+fn hunt_for(like: &str, most: u64, plant: impl Fn(&mut Setup)) -> Option<(u64, String)> {
     std::panic::set_hook(Box::new(|_| {}));
     (1..=most).find_map(|seed| {
         let mut setup = Setup::from_seed(seed);
         plant(&mut setup);
-        run(&setup, Log::off()).err().map(|error| (seed, error))
+        let error = run(&setup, Log::off()).err();
+        let found = error.filter(|e| e.contains(like));
+        found.map(|error| (seed, error))
     })
 }
 
@@ -90,6 +97,23 @@ fn a_waiting_band_taken_by_the_sweep_and_forgotten() {
 #[test]
 fn a_failed_read_taken_for_a_good_one() {
     found(Bug::IgnoreReadError, 300);
+}
+
+/// It gives errors where rows could be recovered; and, which is worse, garbage for what was readable.
+#[test]
+fn readable_rows_replaced_by_what_stale_parity_says() {
+    for like in ["failed: Medium", "allowed:"] {
+        let result = hunt_for(like, 1000, |s| {
+            s.bug = Some(Bug::LoseAllRows);
+            s.medium = s.geometry.parities().min(1);
+            s.losses = 0;
+            s.crash = 100;
+        });
+        let Some((seed, error)) = result else {
+            panic!("no {like:?} within 1000 seeds");
+        };
+        eprintln!("LoseAllRows: seed {seed}: {error:.200}");
+    }
 }
 
 #[test]

@@ -37,6 +37,14 @@ impl Rig {
         Rig::deferring(level, members, queues, resync, read_only, 0)
     }
 
+    /// In sync, dirty, writable, one queue, chunks of this many sectors.
+    pub fn chunk(level: Level, members: u16, chunk: u32) -> Rig {
+        let geometry = Geometry::parity(level, 2, members, chunk, 64).expect("valid");
+        let mut rig = Rig::with(geometry, 1, u64::MAX, false, 0);
+        rig.make_dirty();
+        rig
+    }
+
     /// As [`Rig::new`]; partial bands of large requests wait this many passes.
     pub fn deferring(
         level: Level,
@@ -47,6 +55,17 @@ impl Rig {
         defer_passes: u64,
     ) -> Rig {
         let geometry = Geometry::parity(level, 2, members, 8, 64).expect("valid");
+        Rig::with(geometry, queues, resync, read_only, defer_passes)
+    }
+
+    fn with(
+        geometry: Geometry,
+        queues: u16,
+        resync: u64,
+        read_only: bool,
+        defer_passes: u64,
+    ) -> Rig {
+        let members = geometry.members();
         let layout = Layout::new(geometry.clone());
         let mut manager = Manager::new(ManagerConfig {
             members,
@@ -98,11 +117,22 @@ impl Rig {
     /// In sync, marked dirty, writable.
     pub fn dirty(level: Level, members: u16, queues: u16) -> Rig {
         let mut rig = Rig::new(level, members, queues, u64::MAX, false);
-        rig.manager_event(ManagerEvent::Msg(Msg::NeedDirty { queue: 0 }));
-        rig.record();
-        rig.deliver();
-        rig.take();
+        rig.make_dirty();
         rig
+    }
+
+    fn make_dirty(&mut self) {
+        self.manager_event(ManagerEvent::Msg(Msg::NeedDirty { queue: 0 }));
+        self.record();
+        self.deliver();
+        self.take();
+    }
+
+    /// The manager learns that a member is gone, and the queues from it.
+    pub fn lose(&mut self, slot: u16) {
+        let error = MemberError::Gone;
+        self.manager_event(ManagerEvent::Msg(Msg::MemberFailed { slot, error }));
+        self.deliver();
     }
 
     /// A request arrives; call [`Rig::pass`] afterwards.

@@ -32,9 +32,7 @@ impl World {
             self.load(requests, !crash && !self.rng.clone().chance(20))?;
             if crash && !self.beyond {
                 self.power_cut();
-                if !self.restart()? {
-                    return Ok(());
-                }
+                self.restart()?;
                 if self.rng.chance(50) {
                     self.drain()?;
                     self.check_quiet()?;

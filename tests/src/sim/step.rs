@@ -9,7 +9,9 @@ use super::setup::EdgeBug;
 use super::world::{Active, BYTES, Outcome, World};
 
 /// Steps within which something has to get done: a request, a window of the sweep, a superblock.
-const BOUND: u64 = 100_000;
+const BOUND: u64 = 500_000;
+/// Sectors that the core reads again by themselves.
+const PIECE: u64 = 8;
 
 impl World {
     /// Sends this many requests, faults included.
@@ -232,22 +234,42 @@ impl World {
                     self.lose(slot);
                 }
             }
-            1..5 if self.setup.medium > 0 => {
-                // Each stripe has one member that may have medium errors, so that no more than one is ever met there.
-                let stripe = self.rng.below(self.setup.geometry.stripes());
-                let slot = mix(stripe ^ self.setup.seed) % u64::from(self.layout.members);
-                let chunk = u64::from(self.setup.geometry.chunk_sectors());
-                let sector = stripe * chunk + self.rng.below(chunk);
-                let rows = (stripe * chunk) as usize..((stripe + 1) * chunk) as usize;
-                self.clear_holes();
-                if !self.holes[rows].iter().any(|h| *h) {
-                    self.log
-                        .add(|| format!("fault: medium error, slot {slot} sector {sector}"));
-                    self.disks[slot as usize].bad.insert(sector);
-                    self.tally.medium += 1;
-                }
-            }
+            1..5 if self.setup.medium > 0 => self.medium_error(),
             _ => {}
+        }
+    }
+
+    /// A sector becomes unreadable: on one member for each piece that is read again by itself, on up to three members of a
+    /// band, so that no more than one is ever lost in a row and no operation has more suspects than it can remember.
+    fn medium_error(&mut self) {
+        let rows = self.holes.len() as u64;
+        let sector = match self.setup.hot {
+            0 => self.rng.below(rows),
+            hot => self
+                .rng
+                .below((hot * u64::from(self.setup.geometry.chunk_sectors())).min(rows)),
+        };
+        let band = sector / u64::from(self.layout.rows);
+        let slot = mix(band ^ self.setup.seed) + mix(sector / PIECE) % 3;
+        let slot = (slot % u64::from(self.layout.members)) as u16;
+        self.log
+            .add(|| format!("fault: medium error, slot {slot} sector {sector}"));
+        self.disks[usize::from(slot)].bad.insert(sector);
+        self.clear_holes();
+        self.blur(slot, sector);
+        self.tally.medium += 1;
+    }
+
+    /// An unreadable sector is computed together with its piece. Where parity does not match, these sectors are garbage.
+    pub fn blur(&mut self, slot: u16, sector: u64) {
+        let now = self.tick();
+        let first = sector / PIECE * PIECE;
+        for row in first..first + PIECE {
+            if self.holes[row as usize]
+                && let Some(lba) = self.setup.geometry.inverse(slot, row)
+            {
+                self.oracle.undefined(lba, now);
+            }
         }
     }
 
@@ -267,6 +289,14 @@ impl World {
             if let Some(lba) = self.setup.geometry.inverse(slot, row) {
                 self.oracle.undefined(lba, now);
             }
+        }
+        self.miss_holes();
+    }
+
+    /// What does not match now will not match a lost member that comes back, whatever the others agree on meanwhile.
+    pub fn miss_holes(&mut self) {
+        for (missed, hole) in self.missed.iter_mut().zip(&self.holes) {
+            *missed |= *hole;
         }
     }
 

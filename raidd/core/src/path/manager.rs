@@ -75,7 +75,7 @@ pub enum Note {
     },
     /// More members are lost than the level tolerates.
     ArrayFailed,
-    /// The sweep has reached the end: parity is in sync.
+    /// The sweep has reached the end, or there is nothing left that could be out of sync.
     InSync {
         /// Bands whose parity was put right.
         repaired: u64,
@@ -450,9 +450,16 @@ impl Manager {
         self.disk_dirty && !self.all_durable
     }
 
+    /// What the sweep does without a member counts only for members that do not come back. Before all survivors have said
+    /// twice that the member is missing, a power cut can bring it back as a fresh one.
+    fn losses_recorded(&self) -> bool {
+        self.view.missing.is_empty() || self.view.recorded == self.view.epoch
+    }
+
     fn may_sweep(&self) -> bool {
         self.cfg.parities > 0
-            && self.view.missing.is_empty()
+            && self.view.missing.len() < usize::from(self.cfg.parities)
+            && self.losses_recorded()
             && !self.view.read_only
             && !self.stuck
             && !self.stopping
@@ -467,11 +474,36 @@ impl Manager {
         }
     }
 
+    /// With as many members missing as the level tolerates there is no redundancy left that could disagree: parity *is* the
+    /// missing data.
+    fn maybe_skip_sweep(&mut self, now_ms: u64, out: &mut Vec<ManagerAction>) {
+        if self.cfg.parities > 0
+            && self.view.missing.len() == usize::from(self.cfg.parities)
+            && self.losses_recorded()
+            && !self.view.read_only
+            && self.swept < self.cfg.bands
+            && self.window.is_none()
+        {
+            self.all_swept(now_ms, out);
+        }
+    }
+
+    fn all_swept(&mut self, now_ms: u64, out: &mut Vec<ManagerAction>) {
+        self.swept = self.cfg.bands;
+        self.view.synced = u64::MAX;
+        self.publish(out);
+        out.push(ManagerAction::Note(Note::InSync {
+            repaired: self.repaired,
+        }));
+        self.last_round_ms = now_ms;
+    }
+
     /// Starts whatever is due: records, rounds, windows, the end.
     fn maintain(&mut self, now_ms: u64, out: &mut Vec<ManagerAction>) {
         if self.stopped {
             return;
         }
+        self.maybe_skip_sweep(now_ms, out);
         self.maybe_record(out);
         self.maybe_ask(now_ms, out);
         self.maybe_sweep(now_ms, out);
@@ -612,16 +644,12 @@ impl Manager {
         if end <= first {
             return;
         }
-        self.swept = end;
-        self.view.synced = if end >= self.cfg.bands { u64::MAX } else { end };
-        self.publish(out);
         if end >= self.cfg.bands {
-            out.push(ManagerAction::Note(Note::InSync {
-                repaired: self.repaired,
-            }));
-            self.last_round_ms = now_ms;
-            return;
+            return self.all_swept(now_ms, out);
         }
+        self.swept = end;
+        self.view.synced = end;
+        self.publish(out);
         let bytes = (end - first) * u64::from(self.cfg.band_rows) * 512;
         let rate = match self.cfg.sweep_ceiling {
             _ if foreground > 0 => Some(self.cfg.sweep_floor.max(1)),

@@ -11,12 +11,15 @@
 
 pub mod bands;
 pub mod direct;
+pub mod jobs;
 pub mod layout;
 pub mod manager;
 pub mod ops;
 pub mod owners;
 pub mod plan;
 pub mod queue;
+pub mod recover;
 pub mod slab;
 pub mod sweep;
 pub mod types;
+pub mod write;

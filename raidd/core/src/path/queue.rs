@@ -5,7 +5,8 @@
 //! issued. All memory is taken in [`QueueCore::new`]; where a pool is empty, work waits in line.
 //!
 //! The code is spread by job: admission and bookkeeping here, member I/O without parity in `direct`, the grouping of writes in
-//! `bands`, the life of a parity operation in `ops`, the background walk in `sweep`.
+//! `bands`, the life of a parity operation in `ops`, its writes in `write`, unreadable sectors in `recover`, the background
+//! walk in `sweep`.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -16,6 +17,7 @@ use super::direct::{Piece, RecoverJob};
 use super::layout::Layout;
 use super::ops::OpState;
 use super::owners::Owners;
+use super::recover::{PIECE, SUSPECTS, Trouble};
 use super::slab::Slab;
 use super::sweep::Sweep;
 use super::types::*;
@@ -64,6 +66,8 @@ pub enum Bug {
     KeepLine,
     /// Encode what was not read: treat a failed read as done.
     IgnoreReadError,
+    /// Take all rows of a chunk for lost where one cannot be read.
+    LoseAllRows,
     /// Manager: take one record of a loss for two.
     RecordOnce,
     /// Manager: say clean while members still have data in their caches.
@@ -201,6 +205,7 @@ pub struct QueueCore {
 
     pub(crate) ops: Slab<OpState>,
     pub(crate) op_masks: Vec<u128>,
+    pub(crate) troubles: Vec<Trouble>,
     pub(crate) frames: Vec<u32>,
     pub(crate) held_ops: Vec<u32>,
 
@@ -226,6 +231,7 @@ impl QueueCore {
         let pieces = (cfg.max_sectors / layout.geometry.chunk_sectors()) as usize + 2;
         let segs = (pieces * 4).max(frames * d * 2).max(4096);
         let direct_limit = (pieces + n).max(4096);
+        let probes = SUSPECTS * (BAND_SECTORS / PIECE) as usize;
         let ops = frames * 2;
         let bands = segs + MAX_RUN * 8;
         let idle = Req {
@@ -254,7 +260,7 @@ impl QueueCore {
             direct_ios: 0,
             direct_limit,
             pieces: Vec::with_capacity(pieces + n),
-            ios: Slab::new(direct_limit + segs + frames * (2 * n + 4) * 2),
+            ios: Slab::new(direct_limit + segs + frames * ((2 * n + 4) * 2 + probes)),
             segs: Slab::new(segs),
             bands: Slab::new(bands),
             band_masks: vec![0; bands * d],
@@ -265,6 +271,7 @@ impl QueueCore {
             ready_reads: VecDeque::with_capacity(bands * 2),
             ops: Slab::new(ops),
             op_masks: vec![0; ops * d],
+            troubles: vec![Trouble::NONE; ops],
             frames: (0..cfg.frames).rev().collect(),
             held_ops: Vec::with_capacity(ops),
             sweep: None,

@@ -1,7 +1,8 @@
 //! The background walk of one queue over a window of bands: read all members, compare, put parity right where it is not.
 //!
 //! The manager hands out windows one at a time; a window is done when every band in it has been in sync at some moment at
-//! which this queue owned it. Foreground work on the same bands goes through the same owner words.
+//! which this queue owned it. With a member missing, its data is first computed from P (from Q where P is missing), so that
+//! the other parity agrees with it. Foreground work on the same bands goes through the same owner words.
 
 use super::bands::Band;
 use super::ops::{OpKind, OpState, Phase};
@@ -9,8 +10,10 @@ use super::queue::QueueCore;
 use super::slab::NONE;
 use super::types::*;
 
-/// Operations of the sweep in flight at once.
+/// Operations of the sweep in flight at once: of many bands each.
 const OPS: usize = 2;
+/// The same where bands go one by one.
+const SINGLE_OPS: usize = 8;
 
 /// A window being swept.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +22,8 @@ pub(crate) struct Sweep {
     next: u64,
     end: u64,
     inflight: usize,
+    /// Members that were missing when it began; their data is computed, band by band.
+    missing: SlotSet,
     /// Below this band go one by one, since a read has failed there.
     single_below: u64,
     repaired: u64,
@@ -35,6 +40,7 @@ impl QueueCore {
             next: first,
             end: end.min(self.layout.bands()),
             inflight: 0,
+            missing: self.view.missing,
             single_below: 0,
             repaired: 0,
             unreadable: 0,
@@ -52,7 +58,7 @@ impl QueueCore {
     /// Starts what can be started of the window.
     pub(crate) fn run_sweep(&mut self, out: &mut Actions) {
         while let Some(mut sweep) = self.sweep {
-            if !self.view.missing.is_empty() && !sweep.aborted {
+            if self.view.missing != sweep.missing && !sweep.aborted {
                 self.abort_sweep();
                 continue;
             }
@@ -61,18 +67,15 @@ impl QueueCore {
                 .frames
                 .len()
                 .saturating_sub(self.cfg.frames as usize / 2);
+            let single = sweep.next < sweep.single_below || !sweep.missing.is_empty();
             if sweep.next >= sweep.end
-                || sweep.inflight >= OPS
+                || sweep.inflight >= if single { SINGLE_OPS } else { OPS }
                 || spare == 0
                 || self.ops.available() == 0
             {
                 break;
             }
-            let most = if sweep.next < sweep.single_below {
-                1
-            } else {
-                MAX_RUN.min(spare)
-            };
+            let most = if single { 1 } else { MAX_RUN.min(spare) };
             let mut run = [0u32; MAX_RUN];
             let mut count = 0;
             while count < most && sweep.next + (count as u64) < sweep.end {
@@ -85,7 +88,7 @@ impl QueueCore {
             if count == 0 {
                 break;
             }
-            let mut state = OpState::new(OpKind::Sweep, sweep.next, SlotSet::EMPTY);
+            let mut state = OpState::new(OpKind::Sweep, sweep.next, sweep.missing);
             state.count = count;
             state.hi = self.layout.rows;
             for frame in &mut state.frames[..count] {
@@ -100,8 +103,12 @@ impl QueueCore {
             sweep.next += count as u64;
             sweep.inflight += 1;
             self.sweep = Some(sweep);
-            for slot in 0..self.layout.members {
-                self.run_io(op, IoKind::Read, slot, out);
+            if count == 1 {
+                self.sweep_read(op, out);
+            } else {
+                for slot in 0..self.layout.members {
+                    self.run_io(op, IoKind::Read, slot, out);
+                }
             }
         }
         self.end_sweep(out);
@@ -123,11 +130,38 @@ impl QueueCore {
         Some(entry)
     }
 
+    /// Reads a single band, suspects in pieces.
+    fn sweep_read(&mut self, op: u32, out: &mut Actions) {
+        self.ops[op].again = false;
+        self.ops[op].phase = Phase::Reading;
+        if !self.read_to_recover(op, true, out) {
+            self.sweep_unreadable(op, out);
+        }
+    }
+
+    fn sweep_unreadable(&mut self, op: u32, out: &mut Actions) {
+        if let Some(sweep) = &mut self.sweep {
+            sweep.unreadable += 1;
+        }
+        self.op_finish(op, out);
+    }
+
     pub(crate) fn sweep_read_done(&mut self, op: u32, out: &mut Actions) {
         let OpState {
-            first, count, bad, ..
+            first,
+            count,
+            bad,
+            missing,
+            again,
+            troubled,
+            ..
         } = self.ops[op];
-        if self.ops[op].read_failed && count > 1 {
+        if !bad.is_empty() {
+            // The manager knows by now, and will go on without that member.
+            self.abort_sweep();
+            return self.op_finish(op, out);
+        }
+        if again && count > 1 {
             let sweep = self.sweep.as_mut().expect("the window of this operation");
             if !sweep.aborted {
                 sweep.single_below = sweep.single_below.max(first + count as u64);
@@ -135,20 +169,26 @@ impl QueueCore {
             }
             return self.op_finish(op, out);
         }
-        if !bad.is_empty() {
-            if !self.recover_job(op, true, out) {
-                self.sweep
-                    .as_mut()
-                    .expect("the window of this operation")
-                    .unreadable += 1;
-                return self.op_finish(op, out);
+        if again {
+            return match self.trouble(op).is_some_and(|t| t.too_many) {
+                true => self.sweep_unreadable(op, out),
+                false => self.sweep_read(op, out),
+            };
+        }
+        if troubled || !missing.is_empty() {
+            let jobs = out.list.len();
+            if self.recover_rows(op, out) != 0 {
+                out.list.truncate(jobs);
+                return self.sweep_unreadable(op, out);
             }
-            return self.sweep_encode(op, out);
+            if self.any_bad(op) {
+                return self.sweep_encode(op, out);
+            }
         }
         self.ops[op].phase = Phase::Checking;
         for i in 0..count {
             let frame = self.ops[op].frames[i];
-            self.check(first + i as u64, frame, &SlotSet::EMPTY, out);
+            self.check(first + i as u64, frame, &missing, out);
         }
         out.list.push(Action::Fence { op });
     }
@@ -172,7 +212,6 @@ impl QueueCore {
             first,
             count,
             phase,
-            bad,
             ..
         } = self.ops[op];
         match phase {
@@ -191,11 +230,7 @@ impl QueueCore {
                     self.op_io(op, i, IoKind::Write, slot, slot, rows, out);
                 }
             }
-            for slot in bad.iter().filter(|s| !parity.contains(&Some(*s))) {
-                if !self.view.missing.contains(slot) {
-                    self.op_io(op, i, IoKind::Write, slot, slot, rows, out);
-                }
-            }
+            self.write_bad_rows(op, |slot| !parity.contains(&Some(slot)), out);
         }
         if self.ops[op].pending == 0 {
             self.writes_done(op, out);
@@ -236,7 +271,7 @@ impl QueueCore {
                     sweep.end
                 },
                 repaired: sweep.repaired,
-                unreadable: sweep.unreadable,
+                unreadable: if sweep.aborted { 0 } else { sweep.unreadable },
                 foreground: self.foreground,
             },
         });

@@ -1,0 +1,140 @@
+//! Copies and parity jobs over frames: which bytes go where, with which exponent. Owns no state; costs a few words an action.
+
+use super::bands::List;
+use super::queue::QueueCore;
+use super::slab::NONE;
+use super::types::*;
+use crate::geometry::StripeMap;
+
+/// A copy out of one request that may still grow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CopyRun {
+    queue: u16,
+    tag: u16,
+    off: u32,
+    end: u32,
+    /// First of its buffers in the actions' list; nothing else is pushed there while the copy is open.
+    mark: u32,
+}
+
+impl QueueCore {
+    /// Copies the bytes of segs into a frame. Neighbours in one request go in one copy, also across calls that pass `run` on;
+    /// the last caller ends with [`QueueCore::end_copy`].
+    pub(crate) fn copy_in(
+        &mut self,
+        list: List,
+        band: u64,
+        frame: u32,
+        run: &mut Option<CopyRun>,
+        out: &mut Actions,
+    ) {
+        let map = self.map(band);
+        let mut at = list.head;
+        while at != NONE {
+            let (seg, next) = self.segs[at];
+            let (lo, hi) = (
+                u32::from(seg.first),
+                u32::from(seg.first) + u32::from(seg.count),
+            );
+            let slice = self.layout.slice(frame, map.data_slot(seg.k), lo, hi);
+            at = next;
+            if seg.kind == SegKind::Zero {
+                self.end_copy(run, out);
+                out.list.push(Action::Zero(slice));
+                continue;
+            }
+            if run.is_some_and(|r| (r.queue, r.tag, r.end) != (seg.origin, seg.tag, seg.req_off)) {
+                self.end_copy(run, out);
+            }
+            let r = run.get_or_insert(CopyRun {
+                queue: seg.origin,
+                tag: seg.tag,
+                off: seg.req_off,
+                end: seg.req_off,
+                mark: out.mark(),
+            });
+            r.end += slice.len;
+            out.bufs.push(slice);
+        }
+    }
+
+    /// Issues the copy that [`QueueCore::copy_in`] left open.
+    pub(crate) fn end_copy(&self, run: &mut Option<CopyRun>, out: &mut Actions) {
+        if let Some(CopyRun {
+            queue,
+            tag,
+            off,
+            mark,
+            ..
+        }) = run.take()
+        {
+            let bufs = out.since(mark);
+            out.list.push(Action::CopyIn {
+                queue,
+                tag,
+                off,
+                bufs,
+            });
+        }
+    }
+
+    pub(crate) fn sources(
+        &self,
+        map: &StripeMap,
+        frame: u32,
+        lo: u32,
+        hi: u32,
+        skip: &SlotSet,
+        out: &mut Actions,
+    ) -> std::ops::Range<u32> {
+        let start = out.srcs.len() as u32;
+        for k in 0..self.layout.data {
+            let slot = map.data_slot(k);
+            if !skip.contains(slot) {
+                let exp = map.q_exponent(k);
+                #[cfg(feature = "planted-bugs")]
+                let exp = match self.bug(super::queue::Bug::WrongExponent) {
+                    true if k + 1 == self.layout.data => map.q_exponent(0),
+                    _ => exp,
+                };
+                out.srcs.push((self.layout.slice(frame, slot, lo, hi), exp));
+            }
+        }
+        start..out.srcs.len() as u32
+    }
+
+    /// A job that makes P and Q of rows `lo..hi` from the data in the frame.
+    pub(crate) fn encode(&mut self, band: u64, frame: u32, lo: u32, hi: u32, out: &mut Actions) {
+        let map = self.map(band);
+        let srcs = self.sources(&map, frame, lo, hi, &SlotSet::EMPTY, out);
+        let usable = |slot: &u16| !self.view.missing.contains(*slot);
+        let p = Some(map.p_slot())
+            .filter(usable)
+            .map(|s| self.layout.slice(frame, s, lo, hi));
+        let q = map
+            .q_slot()
+            .filter(usable)
+            .map(|s| self.layout.slice(frame, s, lo, hi));
+        if p.is_some() || q.is_some() {
+            out.list.push(Action::Compute(Job::Encode { srcs, p, q }));
+        }
+    }
+
+    /// A job that compares P and Q of a whole band with the data in the frame.
+    pub(crate) fn check(&mut self, band: u64, frame: u32, skip: &SlotSet, out: &mut Actions) {
+        let map = self.map(band);
+        let rows = self.layout.rows;
+        let srcs = self.sources(&map, frame, 0, rows, &SlotSet::EMPTY, out);
+        let usable = |slot: &u16| !skip.contains(*slot);
+        let p = Some(map.p_slot())
+            .filter(usable)
+            .map(|s| self.layout.slice(frame, s, 0, rows));
+        let q = map
+            .q_slot()
+            .filter(usable)
+            .map(|s| self.layout.slice(frame, s, 0, rows));
+        if p.is_some() || q.is_some() {
+            out.list.push(Action::Compute(Job::Check { srcs, p, q }));
+        }
+    }
+}
