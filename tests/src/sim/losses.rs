@@ -107,6 +107,8 @@ fn a_sweep_goes_on_with_one_member_of_two_missing() {
     r.settle();
     r.take();
     r.record();
+    r.deliver();
+    assert_eq!(r.take(), ["record 12 dirty -[2]"], "recorded once");
     r.record();
     r.deliver();
     let mut words = r.take();

@@ -17,6 +17,8 @@ pub mod manager;
 pub mod ops;
 pub mod owners;
 pub mod plan;
+#[cfg(feature = "planted-bugs")]
+pub mod planted;
 pub mod queue;
 pub mod recover;
 pub mod slab;

@@ -17,6 +17,8 @@ use super::direct::{Piece, RecoverJob};
 use super::layout::Layout;
 use super::ops::OpState;
 use super::owners::Owners;
+#[cfg(feature = "planted-bugs")]
+pub use super::planted::Bug;
 use super::recover::{PIECE, SUSPECTS, Trouble};
 use super::slab::Slab;
 use super::sweep::Sweep;
@@ -38,44 +40,6 @@ pub struct QueueConfig {
     pub frames: u32,
     /// Passes that a partial band of a large request waits for its neighbour while other I/O is in flight.
     pub defer_passes: u64,
-}
-
-/// Faults that the simulator must find. Only with the feature `planted-bugs`.
-#[cfg(feature = "planted-bugs")]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Bug {
-    /// Acknowledge a write whose member failed before the failure is recorded.
-    AckBeforeRecord,
-    /// Write data before the array is marked dirty.
-    WriteWhileClean,
-    /// Adjust parity that is not in sync.
-    TrustStaleParity,
-    /// Let two queues work on one band.
-    NoOwner,
-    /// Do not write Q in a read-modify-write.
-    ForgetQ,
-    /// Flush only the first member.
-    FlushOne,
-    /// Acknowledge a flush that left out a member whose loss is not recorded.
-    FlushBeforeRecord,
-    /// Acknowledge a partial write when its member writes begin.
-    AckBeforeWrite,
-    /// Give the last data chunk the exponent of the first one.
-    WrongExponent,
-    /// Leave a waiting band in its line when the sweep takes it.
-    KeepLine,
-    /// Encode what was not read: treat a failed read as done.
-    IgnoreReadError,
-    /// Take all rows of a chunk for lost where one cannot be read.
-    LoseAllRows,
-    /// Manager: take one record of a loss for two.
-    RecordOnce,
-    /// Manager: say clean while members still have data in their caches.
-    CleanUnflushed,
-    /// Manager: let a question for quiet go on after writers were let go.
-    KeepRound,
-    /// Manager: write to an array whose members do not agree.
-    WriteWhileUneven,
 }
 
 /// Counters of one queue; all grow only.

@@ -57,6 +57,18 @@ impl Trouble {
         }
     }
 
+    /// Forgets suspects that are gone altogether.
+    fn forget(&mut self, gone: &SlotSet) {
+        let mut kept = 0;
+        for i in 0..self.count {
+            if !gone.contains(self.slots[i]) {
+                (self.slots[kept], self.rows[kept]) = (self.slots[i], self.rows[i]);
+                kept += 1;
+            }
+        }
+        self.count = kept;
+    }
+
     /// Suspects with the rows that they lack.
     pub fn iter(&self) -> impl Iterator<Item = (u16, u128)> + use<> {
         let Trouble {
@@ -120,10 +132,12 @@ impl QueueCore {
             true => span(self.ops[op].lo, self.ops[op].hi),
             false => rows,
         };
+        let gone = self.ops[op].unreadable().union(&self.view.missing);
         let trouble = self.trouble_mut(op);
         match trouble.find(io.slot) {
             Some(i) => trouble.rows[i] |= rows,
             None => {
+                trouble.forget(&gone);
                 trouble.add(io.slot);
                 self.ops[op].again = true;
             }
