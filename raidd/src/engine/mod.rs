@@ -199,11 +199,13 @@ impl<F: Frontend> Engine<F> {
         if busy || !self.parts.mailbox.may_sleep() {
             return self.ring.submit();
         }
-        let limit = self
-            .parts
-            .core
-            .wants_tick()
-            .then_some(Duration::from_millis(2));
+        // Work that waits is always brought on by a completion or a message. Should a fault ever break that rule, a
+        // request that takes a second is better than one that hangs for good.
+        let limit = match (self.parts.core.wants_tick(), self.parts.core.idle()) {
+            (true, _) => Some(Duration::from_millis(2)),
+            (false, false) => Some(Duration::from_secs(1)),
+            (false, true) => None,
+        };
         let done = self
             .ring
             .submit_and_wait(self.parts.core.wait_hint(), limit);

@@ -282,7 +282,7 @@ impl QueueCore {
 
     /// Nothing is in flight or waiting, for this queue's or other queues' requests.
     pub fn idle(&self) -> bool {
-        self.reqs.iter().all(|r| !r.active)
+        self.active == 0
             && self.ops.in_use() == 0
             && self.ios.in_use() == 0
             && self.bands.in_use() == 0
