@@ -76,6 +76,8 @@ pub struct AssembledArray {
     pub logical_block_size: u32,
     /// Started only because the operator insisted: dirty and degraded.
     pub forced: bool,
+    /// The members that take part differ in their events on disk: a power cut came between the superblocks of one record.
+    pub uneven: bool,
     /// Devices of the array that take no part.
     pub left_out: Vec<(usize, LeftOut)>,
 }
@@ -228,6 +230,9 @@ impl Group<'_> {
         let blocks = active
             .iter()
             .map(|&(index, _)| self.block(index).logical_block_size);
+        let uneven = active
+            .iter()
+            .any(|&(index, _)| self.block(index).events != best.events);
         Ok(AssembledArray {
             uuid: best.uuid,
             name: best.name.clone(),
@@ -239,6 +244,7 @@ impl Group<'_> {
             events: best.events,
             logical_block_size: blocks.max().unwrap_or(0),
             forced,
+            uneven,
             left_out,
             geometry,
             members,

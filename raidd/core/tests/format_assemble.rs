@@ -219,6 +219,8 @@ fn freshness_goes_by_events() {
         assert_eq!(array.members[1].is_none(), stale);
         assert_eq!(array.degraded, u16::from(stale));
         assert_eq!(array.events, 100);
+        // The superblocks handed over are level already, so whoever starts the array has to be told that the disks are not.
+        assert_eq!(array.uneven, behind == 1, "{behind} behind");
         match stale {
             true => assert_eq!(array.left_out, [(1, LeftOut::Stale { behind })]),
             false => assert_eq!(array.superblocks[1].as_ref().unwrap().events, 100),

@@ -23,7 +23,6 @@ use raid_core::path::manager::{Manager, ManagerConfig};
 use raid_core::path::owners::Owners;
 use raid_core::path::queue::{QueueConfig, QueueCore};
 use raid_core::path::types::{Msg, SlotSet};
-use raid_core::superblock::{SlotRole, Superblock};
 use ublk_frontend::device::Existing;
 use ublk_frontend::{Device, DeviceSpec, DiscardLimits, Features, UblkError};
 
@@ -182,8 +181,9 @@ impl Array {
             events: verdict.events,
             resync_offset: verdict.resync_offset,
             missing,
-            // What was forced is written as taken.
-            unrecorded: verdict.forced || unrecorded(&verdict.superblocks, &missing),
+            // What was forced is written as taken. A missing member is recorded even if the others know of it: they may
+            // know from one record only, which is not enough.
+            unrecorded: verdict.forced || verdict.uneven || !missing.is_empty(),
             read_only: options.read_only,
             safe_mode_delay_ms: options.safe_mode_delay_ms,
             sweep_floor: options.resync_floor_bytes,
@@ -539,25 +539,6 @@ fn by_slot(
         }
     }
     out
-}
-
-/// Whether some missing member still has its role in the superblocks of the others, or these differ in their events.
-fn unrecorded(superblocks: &[Option<Superblock>], missing: &SlotSet) -> bool {
-    let present = (0u16..)
-        .zip(superblocks)
-        .filter(|(slot, _)| !missing.contains(*slot));
-    let mut events = present.filter_map(|(_, s)| s.as_ref().map(|s| s.events));
-    let first = events.next();
-    if events.any(|e| Some(e) != first) {
-        return true;
-    }
-    let Some(block) = superblocks.iter().flatten().next() else {
-        return false;
-    };
-    (0..block.roles.len() as u32).any(|number| match block.role_of(number) {
-        SlotRole::Slot(slot) => slot < 256 && missing.contains(slot),
-        _ => false,
-    })
 }
 
 /// The longest request: what was asked for, a full stripe at least, within what ublk can do.
