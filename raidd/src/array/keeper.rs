@@ -3,18 +3,23 @@
 //! Superblocks go to all present members at once, each in a thread of its own, and count as written after the member's
 //! cache is flushed. This is rare (clean to dirty and back, a lost member), so it may allocate.
 
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use nix::sys::stat;
 use raid_core::path::manager::{Manager, ManagerAction, ManagerEvent, Note, Record};
-use raid_core::path::types::{Msg, SlotSet, View};
+use raid_core::path::types::{MemberError, Msg, SlotSet, View};
 use raid_core::superblock::{SlotRole, Superblock};
 
 use crate::array_api::MemberDevice;
 use crate::device::aligned;
 use crate::engine::Postbox;
 
+/// How often to look whether the members are still there.
+const LOOK: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_millis(20);
 
 /// What the keeper is told besides the queues' messages.
@@ -85,6 +90,7 @@ impl Keeper {
             from: self.manager.progress().0,
             value: 0.0,
         };
+        let mut looked = begun;
         self.manager.start(0, &mut actions);
         loop {
             let mut stopped = false;
@@ -126,12 +132,30 @@ impl Keeper {
                 // All engines are gone without a stop: nothing is left to keep.
                 Err(RecvTimeoutError::Disconnected) => return,
             }
+            if looked.elapsed() >= LOOK {
+                looked = Instant::now();
+                for slot in self.vanished() {
+                    let error = MemberError::Gone;
+                    let event = ManagerEvent::Msg(Msg::MemberFailed { slot, error });
+                    self.manager.event(now(begun), event, &mut actions);
+                }
+            }
             if let Ok(Order::Stop(answer)) = self.orders.try_recv() {
                 waiting = Some(answer);
                 self.manager
                     .event(now(begun), ManagerEvent::Stop, &mut actions);
             }
         }
+    }
+
+    /// Members whose block device the kernel has taken away, though nobody has met an error there yet.
+    fn vanished(&self) -> Vec<u16> {
+        let missing = self.manager.view().missing;
+        let present = (0u16..)
+            .zip(&self.members)
+            .filter(|(slot, _)| !missing.contains(*slot));
+        let gone = present.filter(|(_, member)| member.as_ref().is_some_and(is_gone));
+        gone.map(|(slot, _)| slot).collect()
     }
 
     /// Writes the superblocks of a record; says which members took theirs.
@@ -200,6 +224,19 @@ impl Keeper {
             }
         }
     }
+}
+
+/// Whether a member's block device has left the system. A member that is no block device cannot leave.
+fn is_gone(member: &MemberDevice) -> bool {
+    let Ok(meta) = member.file.metadata() else {
+        return true;
+    };
+    if !meta.file_type().is_block_device() {
+        return false;
+    }
+    let (major, minor) = (stat::major(meta.rdev()), stat::minor(meta.rdev()));
+    Path::new("/sys").join("dev/block").is_dir()
+        && !Path::new(&format!("/sys/dev/block/{major}:{minor}")).exists()
 }
 
 /// Members that are out keep their number but lose their role.

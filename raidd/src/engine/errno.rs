@@ -4,6 +4,10 @@ use raid_core::path::types::{IoKind, MemberError, RequestError};
 
 /// What a completion of member I/O means. `bytes` were asked for; a short transfer is a failed one.
 pub fn member_result(kind: IoKind, bytes: u32, result: i32) -> Result<(), MemberError> {
+    if result == 0 && bytes > 0 && matches!(kind, IoKind::Read | IoKind::Write) {
+        // "End of device" in the middle of a member: its size has gone to 0, as that of a pulled drive.
+        return Err(MemberError::Gone);
+    }
     if result >= 0 {
         let whole = match kind {
             IoKind::Read | IoKind::Write => result as u32 == bytes,
@@ -17,6 +21,7 @@ pub fn member_result(kind: IoKind, bytes: u32, result: i32) -> Result<(), Member
     }
     Err(match -result {
         libc::ENODEV | libc::ENXIO | libc::EBADF | libc::ESHUTDOWN => MemberError::Gone,
+        libc::ENOSPC if kind == IoKind::Write => MemberError::Gone,
         libc::EOPNOTSUPP | libc::ENOTTY | libc::EINVAL
             if matches!(kind, IoKind::Flush | IoKind::Discard | IoKind::WriteZeroes) =>
         {
@@ -47,6 +52,7 @@ mod tests {
             member_result(IoKind::Read, 4096, 512),
             Err(MemberError::Medium)
         );
+        assert_eq!(member_result(IoKind::Read, 4096, 0), Err(MemberError::Gone));
         assert_eq!(member_result(IoKind::Flush, 0, 0), Ok(()));
         assert_eq!(
             member_result(IoKind::Write, 512, -libc::ENODEV),

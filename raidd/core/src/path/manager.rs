@@ -378,13 +378,13 @@ impl Manager {
     }
 
     fn member_failed(&mut self, slot: u16, error: MemberError, out: &mut Vec<ManagerAction>) {
-        if self.cfg.parities == 0 || self.view.missing.contains(slot) || self.view.failed {
+        if self.view.missing.contains(slot) || (self.view.failed && self.cfg.parities > 0) {
             return;
         }
         out.push(ManagerAction::Note(Note::MemberFailed { slot, error }));
         self.view.missing.insert(slot);
         self.view.epoch += 1;
-        if self.view.missing.len() > usize::from(self.cfg.parities) {
+        if self.view.missing.len() > usize::from(self.cfg.parities) && !self.view.failed {
             // The members keep saying what they said when the array was last whole enough.
             self.view.failed = true;
             out.push(ManagerAction::Note(Note::ArrayFailed));

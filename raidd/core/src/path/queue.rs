@@ -559,7 +559,7 @@ impl QueueCore {
             return;
         }
         let mut result = req.result;
-        if flush && self.view.failed {
+        if req.request.op == Op::Flush && self.view.failed {
             result = Err(RequestError::Io);
         }
         if matches!(req.request.op, Op::Write | Op::WriteZeroes | Op::Discard) {
