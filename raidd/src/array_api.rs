@@ -240,7 +240,7 @@ pub trait ArrayStarter: Send + Sync {
     fn probe(&self) -> Result<Vec<String>, StartError>;
 
     /// Removes devices that a daemon that died has left behind, and tells what was done, a sentence each. Asked once,
-    /// before the first start.
+    /// at start-up, in a thread of its own: it returns only when nobody uses these devices any longer.
     fn remove_leftovers(&self) -> Vec<String> {
         Vec::new()
     }

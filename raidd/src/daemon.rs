@@ -25,6 +25,7 @@ use crate::control::commands::Control;
 use crate::control::listen::listen;
 use crate::control::peer::{Policy, group_id};
 use crate::control::server::{Limits, Server};
+use crate::leftovers::dead_devices;
 
 /// Serve RAID arrays as ublk block devices. Runs in the foreground; raidctl tells it what to do.
 #[derive(Debug, Parser)]
@@ -68,9 +69,8 @@ pub fn run(starter: impl FnOnce() -> Arc<dyn ArrayStarter>) -> exit::Outcome {
         listen(&config.socket.path, group).map_err(|e| failure("socket", e.to_string()))?;
     lock_memory();
     let starter = starter();
-    for sentence in starter.remove_leftovers() {
-        warn!("{sentence}");
-    }
+    // Before anything of ours can be among them.
+    let dead = dead_devices();
     match starter.probe() {
         Ok(features) => info!("ublk features in use: {}", features.join(" ")),
         // Not fatal: examine, list and a later modprobe all work; a create says the same again.
@@ -89,6 +89,9 @@ pub fn run(starter: impl FnOnce() -> Arc<dyn ArrayStarter>) -> exit::Outcome {
         "serving {}",
         socket.display()
     );
+    if let Err(e) = control.remove_leftovers(dead) {
+        warn!("devices of a raidd that died are not removed: no thread: {e}");
+    }
     wait_for_the_end(&signals, &server, &control)?;
     server.close();
     info!("ended");

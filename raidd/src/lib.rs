@@ -19,6 +19,7 @@ pub mod discover;
 pub mod engine;
 pub mod guard;
 pub mod imprint;
+pub mod leftovers;
 pub mod member_spec;
 pub mod numbers;
 pub mod preflight;

@@ -528,3 +528,29 @@ fn usage_is_exit_2() {
     bed.expect(0, &["--help"]);
     bed.expect(0, &["--version"]);
 }
+
+/// A daemon was killed while a file system was mounted on its array. The next one waited for the kernel to let the
+/// dead device go before it served, and the kernel waited for the umount: raidctl never got an answer.
+#[test]
+fn a_mounted_device_of_a_dead_daemon_does_not_keep_the_next_from_serving() {
+    let bed = Bed::new();
+    bed.images(3, 64 << 20);
+    bed.json(&["create", "--level", "5", "--name", "data", &bed.range(3)]);
+    bed.expect(0, &["stop", "data"]);
+    bed.starter.leftovers_used.store(true, Ordering::SeqCst);
+    bed.control.remove_leftovers(vec![0]).unwrap();
+    assert_eq!(
+        bed.json(&["list"])["arrays"].as_array().unwrap().len(),
+        0,
+        "list waits for nothing"
+    );
+    let range = bed.range(3);
+    let again = bed.json(&["assemble", &range]);
+    assert_eq!(
+        again["arrays"][0]["device"], "/dev/ublkb1",
+        "its old number is the dead device's"
+    );
+    bed.expect(0, &["stop", "data"]);
+    bed.starter.leftovers_used.store(false, Ordering::SeqCst);
+    bed.json(&["assemble", &range]);
+}

@@ -9,6 +9,7 @@ use super::server::Handler;
 use crate::array_api::{ArrayOptions, ArrayStarter, RunningArray};
 use crate::config::Config;
 use crate::guard::Guard;
+use crate::leftovers::Leftovers;
 use crate::numbers::Numbers;
 
 /// Everything a command may need.
@@ -18,6 +19,7 @@ pub struct Control {
     pub(super) guard: Guard,
     pub(super) arrays: Arrays,
     pub(super) numbers: Numbers,
+    leftovers: Arc<Leftovers>,
     /// Tests use image files as members; the programs never do.
     pub(super) allow_files: bool,
 }
@@ -37,6 +39,7 @@ impl Control {
             starter,
             guard,
             arrays: Arrays::default(),
+            leftovers: Arc::default(),
             allow_files: false,
         }
     }
@@ -50,8 +53,17 @@ impl Control {
             starter,
             guard,
             arrays: Arrays::default(),
+            leftovers: Arc::default(),
             allow_files: true,
         }
+    }
+
+    /// Removes devices of a daemon that died, in the background.
+    ///
+    /// # Errors
+    /// As [`Leftovers::remove`].
+    pub fn remove_leftovers(&self, dead: Vec<u32>) -> std::io::Result<()> {
+        self.leftovers.remove(dead, self.starter.clone())
     }
 
     /// What runs.
@@ -87,7 +99,8 @@ impl Control {
     }
 
     fn taken(&self, id: u32) -> bool {
-        Path::new(&format!("/dev/ublkc{id}")).exists()
+        self.leftovers.keeps(id)
+            || Path::new(&format!("/dev/ublkc{id}")).exists()
             || Path::new(&format!("/sys/class/ublk-char/ublkc{id}")).exists()
     }
 

@@ -81,6 +81,20 @@ fn mounts() -> [Vec<Mount>; 2] {
         .map(|file| parse_mountinfo(&fs::read_to_string(file).unwrap_or_default()))
 }
 
+/// Where file systems of one device are mounted. Works for a device whose node is gone and which lives on only as
+/// long as these mounts do.
+pub fn mount_points(dev: Option<DevNo>, node: &Path) -> Vec<PathBuf> {
+    let of_it = |m: &Mount| Some(m.dev) == dev || Path::new(&m.source) == node;
+    let points = |all: Vec<Mount>| -> Vec<PathBuf> {
+        all.into_iter().filter(of_it).map(|m| m.point).collect()
+    };
+    let found = mounts().map(points);
+    found
+        .into_iter()
+        .find(|p| !p.is_empty())
+        .unwrap_or_default()
+}
+
 fn rdev_of(path: &Path) -> Option<DevNo> {
     let meta = fs::metadata(path).ok()?;
     meta.file_type()
@@ -298,6 +312,13 @@ mod tests {
 
     #[test]
     fn the_root_file_system_is_somewhere() {
-        assert!(mounts()[0].iter().any(|m| m.point == Path::new("/")));
+        let root = mounts()[0]
+            .iter()
+            .rfind(|m| m.point == Path::new("/"))
+            .cloned();
+        let root = root.unwrap();
+        let nowhere = Path::new("/dev/no-such-device");
+        assert!(mount_points(Some(root.dev), nowhere).contains(&root.point));
+        assert!(mount_points(None, nowhere).is_empty());
     }
 }

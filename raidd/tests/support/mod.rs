@@ -21,6 +21,8 @@ pub struct SimStarter {
     pub fail_start: AtomicBool,
     /// Stops are refused while set.
     pub busy: Arc<AtomicBool>,
+    /// Leftovers are mounted while set: their removal does not return.
+    pub leftovers_used: AtomicBool,
     next: AtomicU32,
 }
 
@@ -106,6 +108,13 @@ impl ArrayStarter for SimStarter {
             });
         }
         Ok(vec!["USER_COPY".into()])
+    }
+
+    fn remove_leftovers(&self) -> Vec<String> {
+        while self.leftovers_used.load(Ordering::SeqCst) {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        vec!["removed".into()]
     }
 }
 
