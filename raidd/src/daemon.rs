@@ -119,7 +119,10 @@ fn wait_for_the_end(signals: &SigSet, server: &Server, control: &Control) -> Res
             continue;
         }
         // A command that runs is finished first; none begins while the last arrays go.
-        let left = server.exclusively(|| control.arrays().stop_all());
+        let left = server.exclusively(|| {
+            control.end();
+            control.arrays().stop_all()
+        });
         if left.is_empty() {
             return Ok(());
         }

@@ -554,3 +554,23 @@ fn a_mounted_device_of_a_dead_daemon_does_not_keep_the_next_from_serving() {
     bed.starter.leftovers_used.store(false, Ordering::SeqCst);
     bed.json(&["assemble", &range]);
 }
+
+/// With an array mounted a daemon that was told to end stays. It still made arrays in that time, and the umount took
+/// them away again without a word.
+#[test]
+fn an_ending_daemon_starts_nothing() {
+    let bed = Bed::new();
+    let members = bed.images(3, 64 << 20);
+    let before = contents(&members);
+    let range = bed.range(3);
+    bed.control.end();
+    for words in [
+        ["create", "--level", "5", &range].as_slice(),
+        &["assemble", &range],
+    ] {
+        let (_, err) = bed.expect(1, words);
+        assert!(err.contains("told to end"), "{err}");
+    }
+    assert_eq!(contents(&members), before);
+    bed.expect(0, &["list"]);
+}

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::arrays::Arrays;
-use super::protocol::{Command, Outcome, Refusal, Reply, StopReply, StopRequest};
+use super::protocol::{Command, Outcome, Refusal, RefusalKind, Reply, StopReply, StopRequest};
 use super::server::Handler;
 use crate::array_api::{ArrayOptions, ArrayStarter, RunningArray};
 use crate::config::Config;
@@ -20,6 +21,8 @@ pub struct Control {
     pub(super) arrays: Arrays,
     pub(super) numbers: Numbers,
     leftovers: Arc<Leftovers>,
+    /// The daemon was told to end and only waits for arrays in use.
+    ending: AtomicBool,
     /// Tests use image files as members; the programs never do.
     pub(super) allow_files: bool,
 }
@@ -40,6 +43,7 @@ impl Control {
             guard,
             arrays: Arrays::default(),
             leftovers: Arc::default(),
+            ending: AtomicBool::new(false),
             allow_files: false,
         }
     }
@@ -54,6 +58,7 @@ impl Control {
             guard,
             arrays: Arrays::default(),
             leftovers: Arc::default(),
+            ending: AtomicBool::new(false),
             allow_files: true,
         }
     }
@@ -64,6 +69,22 @@ impl Control {
     /// As [`Leftovers::remove`].
     pub fn remove_leftovers(&self, dead: Vec<u32>) -> std::io::Result<()> {
         self.leftovers.remove(dead, self.starter.clone())
+    }
+
+    /// From now on nothing is started any more: it would go with the arrays that are in use now.
+    pub fn end(&self) {
+        self.ending.store(true, Ordering::SeqCst);
+    }
+
+    fn not_ending(&self, what: &str) -> Result<(), Refusal> {
+        if !self.ending.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let message = format!(
+            "{what}: this raidd was told to end and only waits for arrays that are in use; start it again \
+             once it has ended (systemctl restart raidd), then repeat the command"
+        );
+        Err(Refusal::new(RefusalKind::Failed, message))
     }
 
     /// What runs.
@@ -138,10 +159,16 @@ impl Handler for Control {
                 version: env!("CARGO_PKG_VERSION").into(),
                 pid: std::process::id(),
             },
-            Command::Create(request) => Reply::Created(self.create(&request)?),
-            Command::Assemble(request) => Reply::Assembled {
-                arrays: self.assemble(&request)?,
-            },
+            Command::Create(request) => {
+                self.not_ending("not created")?;
+                Reply::Created(self.create(&request)?)
+            }
+            Command::Assemble(request) => {
+                self.not_ending("not assembled")?;
+                Reply::Assembled {
+                    arrays: self.assemble(&request)?,
+                }
+            }
             Command::Stop(request) => Reply::Stopped(self.stop(&request)?),
             Command::List => Reply::List {
                 arrays: self.arrays.views(),
