@@ -78,10 +78,19 @@ impl Numbers {
             fs::create_dir_all(folder)?;
         }
         let new = self.path.with_extension("new");
-        let mut file = fs::File::create(&new)?;
+        let written = self.replace(&new, text);
+        if written.is_err() {
+            // What a full disk left of it.
+            let _ = fs::remove_file(&new);
+        }
+        written
+    }
+
+    fn replace(&self, new: &Path, text: &str) -> io::Result<()> {
+        let mut file = fs::File::create(new)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        fs::rename(&new, &self.path)
+        fs::rename(new, &self.path)
     }
 }
 
