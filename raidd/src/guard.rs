@@ -1,5 +1,6 @@
 //! Keeps udev and mdadm from assembling our members behind our back: one `ARRAY <ignore> UUID=` line per array in a
 //! file of our own for mdadm, and one rule per array for udev, ahead of the rule that runs `mdadm --incremental`.
+//! A comment beside each note holds the array's name, so that it can be found when the array does not run.
 //! Both files are ours alone, rewritten as a whole, and removed with their last line. Runs at create, assemble,
 //! release and zero.
 //!
@@ -11,7 +12,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use raid_core::superblock::uuid_text;
+use raid_core::superblock::{parse_uuid, uuid_text};
 
 /// Where the two files are, if at all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub struct Guard {
 /// A file that could not be kept. The array works without it, so callers warn and go on.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "{path}: {source}; mdadm may assemble the members of this array on its own, see docs/failure-model.md"
+    "{path}: {source}; mdadm may assemble the members of this array on its own, see docs/mdadm.md"
 )]
 pub struct GuardError {
     path: PathBuf,
@@ -48,7 +49,52 @@ fn udev_line(uuid: &[u8; 16]) -> String {
     )
 }
 
+const NAME: &str = "# array ";
+
+/// The comment that names an array. Names come from superblocks, which anybody may have written: a line break in one
+/// must not become a rule.
+fn name_line(name: &str, uuid: &[u8; 16]) -> String {
+    let safe = |c: char| if c.is_control() { '_' } else { c };
+    let name: String = name.chars().map(safe).collect();
+    format!("{NAME}{} {name}", uuid_text(uuid))
+}
+
+/// What a line is about.
+fn uuid_of(line: &str) -> Option<[u8; 16]> {
+    let line = line.trim();
+    let text = if let Some(rest) = line.strip_prefix(NAME) {
+        rest.split(' ').next()?
+    } else if let Some(rest) = line.strip_prefix("ARRAY <ignore> UUID=") {
+        rest
+    } else {
+        line.split_once("ENV{ID_FS_UUID}==\"")?
+            .1
+            .split('"')
+            .next()?
+    };
+    parse_uuid(text)
+}
+
 impl Guard {
+    /// The arrays that have a note and are meant by this uuid or name. Notes of before names were written have none.
+    pub fn find(&self, wanted: &str) -> Vec<[u8; 16]> {
+        let uuid = parse_uuid(wanted);
+        let mut found = Vec::new();
+        for path in [&self.mdadm, &self.udev].into_iter().flatten() {
+            let text = fs::read_to_string(path).unwrap_or_default();
+            for one in text.lines().filter_map(|l| {
+                let of = uuid_of(l)?;
+                let meant = uuid == Some(of) || l.trim() == name_line(wanted, &of);
+                meant.then_some(of)
+            }) {
+                if !found.contains(&one) {
+                    found.push(one);
+                }
+            }
+        }
+        found
+    }
+
     /// The files of this system. Debian keeps mdadm's in `/etc/mdadm`, others directly in `/etc`.
     pub fn system() -> Guard {
         Guard::below(Path::new("/"))
@@ -74,16 +120,17 @@ impl Guard {
     }
 
     /// Adds an array to both files; true if anything changed. Tries both before it reports an error.
-    pub fn add(&self, uuid: &[u8; 16]) -> Result<bool, GuardError> {
-        self.each(uuid, true)
+    pub fn add(&self, name: &str, uuid: &[u8; 16]) -> Result<bool, GuardError> {
+        self.each(uuid, Some(name))
     }
 
     /// Takes an array out of both files; true if anything changed.
     pub fn remove(&self, uuid: &[u8; 16]) -> Result<bool, GuardError> {
-        self.each(uuid, false)
+        self.each(uuid, None)
     }
 
-    fn each(&self, uuid: &[u8; 16], present: bool) -> Result<bool, GuardError> {
+    fn each(&self, uuid: &[u8; 16], present_as: Option<&str>) -> Result<bool, GuardError> {
+        let name = present_as.map(|name| name_line(name, uuid));
         let files = [
             (&self.mdadm, mdadm_line(uuid)),
             (&self.udev, udev_line(uuid)),
@@ -91,7 +138,7 @@ impl Guard {
         let mut result = Ok(false);
         for (path, line) in files {
             let Some(path) = path else { continue };
-            match set_line(path, &line, present) {
+            match set_note(path, uuid, name.as_ref().map(|n| [n.as_str(), &line])) {
                 Ok(changed) => {
                     if changed && self.reload && self.udev.as_ref() == Some(path) {
                         reload_udev();
@@ -121,25 +168,30 @@ fn reload_udev() {
         .status();
 }
 
-/// Makes the line present or absent; true if the file changed. The file is replaced in one step.
-fn set_line(path: &Path, line: &str, present: bool) -> io::Result<bool> {
+/// Makes the lines of one array these, or none; true if the file changed. The file is replaced in one step.
+fn set_note(path: &Path, uuid: &[u8; 16], note: Option<[&str; 2]>) -> io::Result<bool> {
     let old = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
         Err(e) => return Err(e),
     };
-    let had = old.lines().any(|l| l.trim() == line);
-    if had == present {
+    let note = note
+        .as_ref()
+        .map_or([].as_slice(), |lines| lines.as_slice());
+    let is_its = |l: &&str| uuid_of(l).as_ref() == Some(uuid);
+    if old
+        .lines()
+        .map(str::trim)
+        .filter(is_its)
+        .eq(note.iter().copied())
+    {
         return Ok(false);
     }
-    let mut lines: Vec<&str> = old
-        .lines()
-        .filter(|l| l.trim() != line && !l.starts_with('#') && !l.trim().is_empty())
-        .collect();
-    if present {
-        lines.push(line);
-    }
-    if lines.is_empty() {
+    let is_kept =
+        |l: &&str| !is_its(l) && !l.is_empty() && (!l.starts_with('#') || l.starts_with(NAME));
+    let mut lines: Vec<&str> = old.lines().map(str::trim).filter(is_kept).collect();
+    lines.extend(note);
+    if lines.iter().all(|l| l.starts_with('#')) {
         fs::remove_file(path)?;
         return Ok(true);
     }
@@ -148,11 +200,19 @@ fn set_line(path: &Path, line: &str, present: bool) -> io::Result<bool> {
     }
     // Neither mdadm (*.conf) nor udev (*.rules) reads a file of this name.
     let new = path.with_extension("raidd-new");
-    let mut file = fs::File::create(&new)?;
-    file.write_all(format!("{HEADER}{}\n", lines.join("\n")).as_bytes())?;
+    let written = replace(&new, path, &format!("{HEADER}{}\n", lines.join("\n")));
+    if written.is_err() {
+        // What a full disk left of it.
+        let _ = fs::remove_file(&new);
+    }
+    written.map(|()| true)
+}
+
+fn replace(new: &Path, path: &Path, text: &str) -> io::Result<()> {
+    let mut file = fs::File::create(new)?;
+    file.write_all(text.as_bytes())?;
     file.sync_all()?;
-    fs::rename(&new, path)?;
-    Ok(true)
+    fs::rename(new, path)
 }
 
 #[cfg(test)]
@@ -168,15 +228,18 @@ mod tests {
         fs::create_dir_all(root.path().join("etc/mdadm")).unwrap();
         fs::create_dir_all(root.path().join("etc/udev")).unwrap();
         let guard = Guard::below(root.path());
-        assert!(guard.add(&A).unwrap());
-        assert!(!guard.add(&A).unwrap(), "twice changes nothing");
-        assert!(guard.add(&B).unwrap());
+        assert!(guard.add("data", &A).unwrap());
+        assert!(!guard.add("data", &A).unwrap(), "twice changes nothing");
+        assert!(guard.add("other", &B).unwrap());
         let conf = fs::read_to_string(guard.mdadm.as_ref().unwrap()).unwrap();
         assert!(
             conf.contains("\nARRAY <ignore> UUID=01234567:89abcdef:01234567:89abcdef\n"),
             "{conf}"
         );
-        assert_eq!(conf.lines().filter(|l| l.starts_with('#')).count(), 2);
+        assert_eq!(conf.lines().filter(|l| l.starts_with('#')).count(), 4);
+        assert_eq!(guard.find("data"), [A]);
+        assert_eq!(guard.find("01234567-89ab-cdef-0123-456789abcdef"), [A]);
+        assert!(guard.find("dat").is_empty());
         let rules = fs::read_to_string(guard.udev.as_ref().unwrap()).unwrap();
         assert!(
             rules.contains("\"01234567-89ab-cdef-0123-456789abcdef\""),
@@ -193,7 +256,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let guard = Guard::below(root.path());
         assert_eq!(guard, Guard::default());
-        assert!(!guard.add(&A).unwrap());
+        assert!(!guard.add("data", &A).unwrap());
         fs::create_dir_all(root.path().join("etc/mdadm.conf.d")).unwrap();
         assert_eq!(
             Guard::below(root.path()).mdadm,
@@ -212,11 +275,45 @@ mod tests {
         };
         assert!(
             guard
-                .add(&A)
+                .add("data", &A)
                 .unwrap_err()
                 .to_string()
                 .contains("raidd.conf")
         );
         assert!(guard.udev.unwrap().exists());
+    }
+
+    /// A name is whatever a superblock says, and udev runs programs that its rules name.
+    #[test]
+    fn a_name_with_line_breaks_stays_a_comment() {
+        let root = tempfile::tempdir().unwrap();
+        let guard = Guard {
+            mdadm: None,
+            udev: Some(root.path().join("63.rules")),
+            reload: false,
+        };
+        guard.add("a\nRUN+=\"/bin/evil\"", &A).unwrap();
+        let rules = fs::read_to_string(guard.udev.as_ref().unwrap()).unwrap();
+        assert!(rules.lines().all(|l| !l.starts_with("RUN")), "{rules}");
+        assert!(guard.remove(&A).unwrap());
+    }
+
+    /// Notes of older versions have no name: the next assembly adds it.
+    #[test]
+    fn a_missing_name_is_added() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("raidd.conf");
+        fs::write(&path, format!("{HEADER}{}\n", mdadm_line(&A))).unwrap();
+        let guard = Guard {
+            mdadm: Some(path.clone()),
+            udev: None,
+            reload: false,
+        };
+        assert!(guard.find("data").is_empty());
+        assert!(guard.add("data", &A).unwrap());
+        assert_eq!(guard.find("data"), [A]);
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text.matches("ARRAY").count(), 1, "{text}");
+        assert!(guard.remove(&A).unwrap() && !path.exists());
     }
 }

@@ -574,3 +574,70 @@ fn an_ending_daemon_starts_nothing() {
     assert_eq!(contents(&members), before);
     bed.expect(0, &["list"]);
 }
+
+/// `stop` and only then the thought of going back to mdadm: there was no array any more to release. And when the
+/// notes could not be removed, "stopped" and status 0 hid it, and a second try found no array.
+#[test]
+fn an_array_that_does_not_run_can_still_be_released() {
+    let bed = Bed::new();
+    bed.images(3, 64 << 20);
+    let conf = bed.folder.path().join("raidd.conf");
+    let range = bed.range(3);
+    bed.json(&["create", "--level", "5", "--name", "data", &range]);
+    bed.expect(0, &["stop", "data"]);
+    assert!(conf.exists());
+    let (out, _) = bed.expect(0, &["stop", "--release", "--dry-run", "data"]);
+    assert!(conf.exists(), "{out}");
+    let (out, _) = bed.expect(0, &["stop", "--release", "data"]);
+    assert!(
+        out.contains("does not run") && out.contains("mdadm's"),
+        "{out}"
+    );
+    assert!(!conf.exists());
+    let (_, err) = bed.expect(1, &["stop", "--release", "data"]);
+    assert!(err.contains("no array 'data'"), "{err}");
+
+    bed.json(&["assemble", &range]);
+    // Even root cannot read a folder as a file.
+    std::fs::remove_file(&conf).unwrap();
+    std::fs::create_dir(&conf).unwrap();
+    let (out, err) = bed.expect(1, &["stop", "--release", "data"]);
+    assert!(out.contains("data stopped"), "{out}");
+    assert!(
+        err.contains("raidd.conf") && err.contains("not released"),
+        "{err}"
+    );
+    std::fs::remove_dir(&conf).unwrap();
+    let udev = bed.folder.path().join("63-raidd-members.rules");
+    assert!(!udev.exists(), "the other note is gone");
+    // The next assembly writes both again, and now it can be repeated.
+    bed.json(&["assemble", &range]);
+    bed.expect(0, &["stop", "data"]);
+    bed.expect(0, &["stop", "--release", "data"]);
+    assert!(!conf.exists() && !udev.exists());
+}
+
+/// /etc was full or read-only: create and assemble said nothing, only the log of the daemon did.
+#[test]
+fn notes_that_cannot_be_written_are_a_warning() {
+    let bed = Bed::new();
+    bed.images(3, 64 << 20);
+    let conf = bed.folder.path().join("raidd.conf");
+    std::fs::create_dir(&conf).unwrap();
+    let range = bed.range(3);
+    let told = |(out, err): (String, String)| {
+        assert!(out.contains("/dev/ublkb0"), "{out}");
+        assert!(
+            err.contains("raidd.conf") && err.contains("docs/mdadm.md"),
+            "{err}"
+        );
+    };
+    told(bed.expect(0, &["create", "--level", "5", "--name", "data", &range]));
+    bed.expect(0, &["stop", "data"]);
+    told(bed.expect(0, &["assemble", &range]));
+    let left = std::fs::read_dir(bed.folder.path()).unwrap().flatten();
+    let left: Vec<_> = left
+        .filter(|f| f.file_name().to_string_lossy().ends_with("-new"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}

@@ -218,21 +218,27 @@ fn stop(cli: &Cli, args: &Stop, json: bool) -> exit::Outcome {
     let Reply::Stopped(reply) = ask_daemon(cli, Command::Stop(request))? else {
         return Err(unexpected(cli));
     };
+    let kept = args.release && !reply.released;
     if json {
         show::json(&reply);
-        return Ok(exit::DONE);
+        return Ok(if kept { exit::FAILED } else { exit::DONE });
     }
-    let verb = if reply.outcome == Outcome::Planned {
-        "would be stopped"
-    } else {
-        "stopped"
+    let verb = match reply.outcome {
+        Outcome::Planned => "would be stopped",
+        Outcome::Unchanged => "does not run",
+        _ => "stopped",
     };
+    show::remarks("warning", &reply.problems);
     let rest = if reply.released {
         ", its members are mdadm's to assemble"
     } else {
         ""
     };
     show::line(format_args!("{} {verb}{rest}", reply.name));
+    if kept {
+        let message = format!("mdadm is still kept off the members of {}", reply.name);
+        return Err(Failure::new(exit::FAILED, "not_released", message));
+    }
     Ok(exit::DONE)
 }
 

@@ -138,6 +138,7 @@ impl Arrays {
                     uuid: uuid_text(&running.uuid),
                     outcome: Outcome::Changed,
                     released: false,
+                    problems: Vec::new(),
                 })
             }
             Err(StopError::Busy) => Err(self.busy(running)),

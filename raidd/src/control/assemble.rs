@@ -254,11 +254,11 @@ impl Control {
             candidates.push(candidate(file, found.node.size_sectors, block));
         }
         let verdict = judge(&candidates, group, request).map_err(|p| vec![p])?;
-        let remarks = remarks(&verdict, group);
+        let mut remarks = remarks(&verdict, group);
         let devices = devices(&verdict, group, &held);
         drop(held);
         if !request.read_only {
-            self.keep_off(name, &group.uuid);
+            remarks.extend(self.keep_off(name, &group.uuid));
         }
         let options = self.options(&group.uuid, request.read_only);
         let array = self

@@ -4,8 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use raid_core::superblock::uuid_text;
+
 use super::arrays::Arrays;
-use super::protocol::{Command, Outcome, Refusal, RefusalKind, Reply, StopReply, StopRequest};
+use super::protocol::{
+    Command, Outcome, Problem, Refusal, RefusalKind, Reply, StopReply, StopRequest,
+};
 use super::server::Handler;
 use crate::array_api::{ArrayOptions, ArrayStarter, RunningArray};
 use crate::config::Config;
@@ -93,21 +97,93 @@ impl Control {
     }
 
     fn stop(&self, request: &StopRequest) -> Result<StopReply, Refusal> {
-        let running = self.arrays.find(&request.array)?;
+        let running = match self.arrays.find(&request.array) {
+            Ok(running) => running,
+            Err(unknown) if request.release => return self.release_stopped(request, unknown),
+            Err(unknown) => return Err(unknown),
+        };
         if request.dry_run {
             return Ok(StopReply {
                 name: running.name,
-                uuid: raid_core::superblock::uuid_text(&running.uuid),
+                uuid: uuid_text(&running.uuid),
                 outcome: Outcome::Planned,
                 released: request.release,
+                problems: Vec::new(),
             });
         }
         let mut reply = self.arrays.stop(&running)?;
         if request.release {
-            match self.guard.remove(&running.uuid) {
-                Ok(_) => reply.released = true,
-                Err(e) => tracing::warn!(array = running.name, "{e}"),
+            self.release(&running.uuid, &mut reply);
+        }
+        Ok(reply)
+    }
+
+    fn release(&self, uuid: &[u8; 16], reply: &mut StopReply) {
+        match self.guard.remove(uuid) {
+            Ok(_) => reply.released = true,
+            Err(e) => {
+                tracing::warn!(array = reply.name, "{e}");
+                let again = format!("then repeat: raidctl stop --release {}", reply.uuid);
+                reply.problems.push(Problem::new(
+                    &reply.name,
+                    format!("not released: {e}"),
+                    again,
+                ));
             }
+        }
+    }
+
+    /// Takes the notes of an array away that does not run, found by them or by its members.
+    fn release_stopped(
+        &self,
+        request: &StopRequest,
+        unknown: Refusal,
+    ) -> Result<StopReply, Refusal> {
+        let mut uuids = self.guard.find(&request.array);
+        if uuids.is_empty() {
+            for found in crate::discover::scan().0 {
+                let block = found.superblock;
+                if block.short_name() == request.array || block.name == request.array {
+                    uuids.extend(self.guard.find(&uuid_text(&block.uuid)));
+                }
+            }
+            uuids.sort_unstable();
+            uuids.dedup();
+        }
+        // One that runs is meant by its own name only.
+        uuids.retain(|uuid| self.arrays.by_uuid(uuid).is_none());
+        let uuid = match uuids.as_slice() {
+            [] => {
+                let message = format!(
+                    "{}, and nothing keeps mdadm off one of that name or uuid",
+                    unknown.message
+                );
+                return Err(Refusal::new(unknown.kind, message));
+            }
+            [one] => *one,
+            several => {
+                let several: Vec<String> = several.iter().map(uuid_text).collect();
+                let message = format!(
+                    "several arrays that do not run have this name; release one by its uuid: {}",
+                    several.join(", ")
+                );
+                return Err(Refusal::new(RefusalKind::Preflight, message));
+            }
+        };
+        let mut reply = StopReply {
+            name: request.array.clone(),
+            uuid: uuid_text(&uuid),
+            outcome: Outcome::Unchanged,
+            released: false,
+            problems: Vec::new(),
+        };
+        if request.dry_run {
+            reply.outcome = Outcome::Planned;
+            reply.released = true;
+            let message = "it does not run; its members would become mdadm's to assemble";
+            reply.problems.push(Problem::new(&reply.name, message, ""));
+        } else {
+            self.release(&uuid, &mut reply);
         }
         Ok(reply)
     }
@@ -140,15 +216,23 @@ impl Control {
     }
 
     /// Keeps mdadm and udev off an array; failing to is a warning, not an obstacle.
-    pub(super) fn keep_off(&self, name: &str, uuid: &[u8; 16]) {
-        match self.guard.add(uuid) {
+    pub(super) fn keep_off(&self, name: &str, uuid: &[u8; 16]) -> Option<Problem> {
+        match self.guard.add(name, uuid) {
             Ok(true) => tracing::info!(
                 array = name,
                 "told mdadm and udev to leave its members alone"
             ),
             Ok(false) => {}
-            Err(e) => tracing::warn!(array = name, "{e}"),
+            Err(e) => {
+                tracing::warn!(array = name, "{e}");
+                return Some(Problem::new(
+                    name,
+                    e.to_string(),
+                    "assemble it again once that file can be written",
+                ));
+            }
         }
+        None
     }
 }
 

@@ -127,7 +127,9 @@ impl Control {
                 problems: warnings,
             });
         }
-        let running = self.write_and_start(&name, &plan, candidates, request.assume_clean)?;
+        let (running, unguarded) =
+            self.write_and_start(&name, &plan, candidates, request.assume_clean)?;
+        warnings.extend(unguarded);
         let array = ArrayView::from(&running.array.status());
         self.arrays.add(running);
         Ok(CreateReply {
@@ -165,11 +167,11 @@ impl Control {
         plan: &CreatePlan,
         candidates: Vec<Candidate>,
         assume_clean: bool,
-    ) -> Result<Running, Refusal> {
+    ) -> Result<(Running, Option<Problem>), Refusal> {
         let failed = |message: String| Refusal::new(RefusalKind::Failed, message);
         let uuid = plan.superblocks.first().map(|b| b.uuid).unwrap_or_default();
         // Before the superblocks: udev looks at a device as soon as it has been written and closed.
-        self.keep_off(name, &uuid);
+        let unguarded = self.keep_off(name, &uuid);
         let forget = || {
             if let Err(e) = self.guard.remove(&uuid) {
                 tracing::warn!(array = name, "{e}");
@@ -214,11 +216,12 @@ impl Control {
             Ok(array) => {
                 self.remember(&uuid, array.as_ref());
                 tracing::info!(array = name, device = %array.status().device.display(), "created");
-                Ok(Running {
+                let running = Running {
                     name: name.into(),
                     uuid,
                     array,
-                })
+                };
+                Ok((running, unguarded))
             }
             Err(message) => {
                 let left = undo.take_back(&targets);

@@ -302,6 +302,9 @@ pub struct StopReply {
     pub outcome: Outcome,
     /// Whether the members were given back to mdadm.
     pub released: bool,
+    /// What the operator should know.
+    #[serde(default)]
+    pub problems: Vec<Problem>,
 }
 
 /// A background walk in `detail`.
