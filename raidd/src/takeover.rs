@@ -8,16 +8,20 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
 use std::time::{Duration, Instant};
+
+use raid_core::superblock::parse_uuid;
 
 use crate::device::node::{dev_no, dev_path, sys_list, sys_path, sys_read};
 use crate::device::usage::{Use, explain_busy, uses};
+use crate::discover::probe;
 
 /// Why an MD array keeps our members.
 #[derive(Debug, thiserror::Error)]
 pub enum TakeoverError {
     /// Somebody uses it.
-    #[error("the MD array {md} has these members and is {}", .uses.iter().map(|u| u.what.as_str()).collect::<Vec<_>>().join(", "))]
+    #[error("the MD array {md} has this array's members and is {}", .uses.iter().map(|u| u.what.as_str()).collect::<Vec<_>>().join(", "))]
     Used {
         /// Kernel name.
         md: String,
@@ -63,6 +67,36 @@ pub fn md_holders<'a>(members: impl IntoIterator<Item = &'a str>) -> BTreeSet<St
         .into_iter()
         .flat_map(|name| sys_list(name, "holders"))
         .filter(|holder| sys_path(holder).join("md").exists())
+        .collect()
+}
+
+/// MD arrays that are this array, whatever nodes they hold it by: the same drives may be seen twice, and two that
+/// write to one array destroy it.
+pub fn md_of_array(uuid: &[u8; 16]) -> BTreeSet<String> {
+    let on_member = |name: &str| Some(probe(&dev_path(name), false).ok()?.superblock.uuid);
+    md_below(Path::new("/sys/class/block"), uuid, &on_member)
+}
+
+/// `on_member` reads a member's superblock, for kernels and states in which MD does not tell the uuid.
+fn md_below(
+    sys: &Path,
+    uuid: &[u8; 16],
+    on_member: &dyn Fn(&str) -> Option<[u8; 16]>,
+) -> BTreeSet<String> {
+    let names = |folder: &Path| {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|e| e.file_name().to_string_lossy().into_owned())
+    };
+    let told = |md: &str| {
+        let text = fs::read_to_string(sys.join(md).join("md/uuid")).ok()?;
+        parse_uuid(text.trim()).filter(|u| *u != [0; 16])
+    };
+    names(sys)
+        .filter(|md| sys.join(md).join("md").is_dir())
+        .filter(|md| {
+            let read = || names(&sys.join(md).join("slaves")).find_map(|m| on_member(&m));
+            told(md).or_else(read).as_ref() == Some(uuid)
+        })
         .collect()
 }
 
@@ -183,7 +217,7 @@ mod tests {
         };
         assert_eq!(
             error.to_string(),
-            "the MD array md127 has these members and is mounted on /data"
+            "the MD array md127 has this array's members and is mounted on /data"
         );
         assert_eq!(
             error.remedy(),
@@ -194,5 +228,39 @@ mod tests {
     #[test]
     fn devices_without_holders_have_none() {
         assert!(md_holders(["no-such-device"]).is_empty());
+    }
+
+    /// The drives of a mounted MD array were seen under other names too, which nobody held. Started over those, the
+    /// array had two writers.
+    #[test]
+    fn a_running_array_is_known_by_its_uuid_and_not_by_the_nodes_it_holds() {
+        let folder = tempfile::tempdir().unwrap();
+        let sys = folder.path();
+        fs::create_dir_all(sys.join("ram0")).unwrap();
+        fs::create_dir_all(sys.join("md8/md")).unwrap();
+        fs::create_dir_all(sys.join("md9/md")).unwrap();
+        fs::write(
+            sys.join("md9/md/uuid"),
+            "01234567-89ab-cdef-0123-456789abcdef\n",
+        )
+        .unwrap();
+        let uuid = parse_uuid("01234567:89abcdef:01234567:89abcdef").unwrap();
+        let unread = |_: &str| None;
+        assert_eq!(
+            md_below(sys, &uuid, &unread)
+                .into_iter()
+                .collect::<Vec<_>>(),
+            ["md9"]
+        );
+        assert!(md_below(sys, &[7; 16], &unread).is_empty());
+        // An older kernel: the superblock of a member tells.
+        fs::create_dir_all(sys.join("md8/slaves/nvme0n1")).unwrap();
+        let read = |name: &str| (name == "nvme0n1").then_some([7; 16]);
+        assert_eq!(
+            md_below(sys, &[7; 16], &read)
+                .into_iter()
+                .collect::<Vec<_>>(),
+            ["md8"]
+        );
     }
 }

@@ -16,7 +16,7 @@ use crate::array_api::{MemberDevice, MemberState};
 use crate::device::open::{Mode, exclusive};
 use crate::discover::{Found, candidate, locate, probe, scan};
 use crate::preflight::busy;
-use crate::takeover::{check_unused, md_holders, stop_unused};
+use crate::takeover::{check_unused, md_holders, md_of_array, stop_unused};
 
 /// Members of one uuid.
 struct Group {
@@ -163,7 +163,9 @@ impl Control {
             return refused(vec![problem]);
         }
         let mut problems = Vec::new();
-        for md in md_holders(group.found.iter().map(|f| f.node.name.as_str())) {
+        let mut holders = md_holders(group.found.iter().map(|f| f.node.name.as_str()));
+        holders.extend(md_of_array(&group.uuid));
+        for md in holders {
             let taken = if request.dry_run {
                 check_unused(&md).map(drop)
             } else {
