@@ -641,3 +641,25 @@ fn notes_that_cannot_be_written_are_a_warning() {
         .collect();
     assert!(left.is_empty(), "{left:?}");
 }
+
+/// The dry run of a forced start of a dirty, degraded array called it an array of as many members as were there, and
+/// had no word of the risk.
+#[test]
+fn a_dry_run_tells_what_the_start_would_tell() {
+    let bed = Bed::new();
+    let members = bed.images(3, 64 << 20);
+    bed.expect(
+        0,
+        &["create", "--level", "5", "--name", "data", &bed.range(3)],
+    );
+    bed.expect(0, &["stop", "data"]);
+    let before = contents(&members);
+    let (first, last) = (members[0].to_str().unwrap(), members[2].to_str().unwrap());
+    bed.expect(1, &["assemble", "--dry-run", first, last]);
+    let (out, err) = bed.expect(0, &["assemble", "--dry-run", "--force", first, last]);
+    assert!(out.contains("raid5 of 3 members"), "{out}");
+    assert!(out.contains("missing"), "{out}");
+    assert!(err.contains("1 of 3 members are missing"), "{err}");
+    assert!(err.contains("not stopped cleanly"), "{err}");
+    assert_eq!(contents(&members), before);
+}

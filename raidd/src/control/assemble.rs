@@ -159,10 +159,12 @@ impl Control {
             )]);
         }
         // A verdict from what was read first: no array is taken from MD only to be refused then.
-        if let Err(problem) = self.judge_unheld(&group, request) {
-            return refused(vec![problem]);
-        }
+        let verdict = match self.judge_unheld(&group, request) {
+            Ok(verdict) => verdict,
+            Err(problem) => return refused(vec![problem]),
+        };
         let mut problems = Vec::new();
+        let mut idle = Vec::new();
         let mut holders = md_holders(group.found.iter().map(|f| f.node.name.as_str()));
         holders.extend(md_of_array(&group.uuid));
         for md in holders {
@@ -171,18 +173,29 @@ impl Control {
             } else {
                 stop_unused(&md)
             };
-            if let Err(e) = taken {
-                problems.push(Problem::new(&view.name, e.to_string(), e.remedy()));
+            match taken {
+                Err(e) => problems.push(Problem::new(&view.name, e.to_string(), e.remedy())),
+                Ok(()) => idle.push(md),
             }
         }
         if !problems.is_empty() {
             return refused(problems);
         }
         if request.dry_run {
+            let stops = |md: String| {
+                let message =
+                    format!("the idle MD array {md} has its members and would be stopped");
+                Problem::new(&view.name, message, "")
+            };
+            let mut remarks = remarks(&verdict, &group);
+            remarks.extend(idle.into_iter().map(stops));
             return AssembleReply {
-                array: view,
+                array: ArrayView {
+                    members: planned_members(&verdict, &group),
+                    ..view
+                },
                 outcome: Outcome::Planned,
-                problems,
+                problems: remarks,
             };
         }
         match self.take_and_start(&group, &view.name, request) {
@@ -199,7 +212,11 @@ impl Control {
         }
     }
 
-    fn judge_unheld(&self, group: &Group, request: &AssembleRequest) -> Result<(), Problem> {
+    fn judge_unheld(
+        &self,
+        group: &Group,
+        request: &AssembleRequest,
+    ) -> Result<AssembledArray, Problem> {
         let candidates: Vec<core::Candidate> = group
             .found
             .iter()
@@ -213,7 +230,7 @@ impl Control {
                     }),
             })
             .collect();
-        judge(&candidates, group, request).map(drop)
+        judge(&candidates, group, request)
     }
 
     /// Opens every member exclusively or none, reads again what is on them now, and starts.
@@ -373,6 +390,31 @@ fn remarks(verdict: &AssembledArray, group: &Group) -> Vec<Problem> {
         remarks.push(Problem::new(name, message, "check the file system on it"));
     }
     remarks
+}
+
+/// The slots as they would be filled, missing ones too, then the devices that would be left out.
+fn planned_members(verdict: &AssembledArray, group: &Group) -> Vec<MemberView> {
+    let path = |index: usize| group.found.get(index).map(|f| f.node.path.clone());
+    let slots = verdict.members.iter().enumerate().map(|(slot, index)| {
+        let path = index.and_then(path);
+        MemberView {
+            slot: Some(slot as u16),
+            state: match path {
+                Some(_) => MemberState::InSync,
+                None => MemberState::Missing,
+            },
+            path,
+        }
+    });
+    let others = verdict.left_out.iter().map(|(index, why)| MemberView {
+        slot: None,
+        path: path(*index),
+        state: match why {
+            LeftOut::Spare => MemberState::Spare,
+            LeftOut::Stale { .. } | LeftOut::Faulty => MemberState::Faulty,
+        },
+    });
+    slots.chain(others).collect()
 }
 
 /// What is known of an array before it is started, from its freshest superblock.

@@ -103,6 +103,10 @@ impl Control {
             Err(unknown) => return Err(unknown),
         };
         if request.dry_run {
+            let refusal = self.arrays.busy(&running);
+            if !refusal.problems.is_empty() {
+                return Err(refusal);
+            }
             return Ok(StopReply {
                 name: running.name,
                 uuid: uuid_text(&running.uuid),
