@@ -24,14 +24,19 @@ pub enum OpenError {
     /// Write protected.
     #[error("it is write protected")]
     ReadOnly,
+    /// Not for this user.
+    #[error("permission denied; run as root")]
+    Denied,
     /// Anything else.
     #[error("opening it failed: {0}")]
     Io(io::Error),
 }
 
-fn classify(e: io::Error) -> OpenError {
+/// To root the same answer says that the device does not take writes.
+fn classify(e: io::Error, root: bool) -> OpenError {
     match e.raw_os_error() {
         Some(libc::EBUSY) => OpenError::Busy,
+        Some(libc::EACCES | libc::EPERM) if !root => OpenError::Denied,
         Some(libc::EROFS | libc::EACCES) => OpenError::ReadOnly,
         _ => OpenError::Io(e),
     }
@@ -49,7 +54,7 @@ pub fn exclusive(path: &Path, mode: Mode, is_block: bool) -> Result<File, OpenEr
         .write(mode == Mode::Write)
         .custom_flags(flags | libc::O_CLOEXEC)
         .open(path)
-        .map_err(classify)?;
+        .map_err(|e| classify(e, nix::unistd::geteuid().is_root()))?;
     if !is_block {
         file.try_lock().map_err(|_| OpenError::Busy)?;
     }
@@ -72,4 +77,19 @@ pub fn look(path: &Path) -> io::Result<File> {
             Err(e)
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Everybody but root was told to unprotect a device that was not protected.
+    #[test]
+    fn a_user_without_rights_is_not_told_of_write_protection() {
+        let denied = || io::Error::from_raw_os_error(libc::EACCES);
+        assert!(matches!(classify(denied(), false), OpenError::Denied));
+        assert!(matches!(classify(denied(), true), OpenError::ReadOnly));
+        let protected = io::Error::from_raw_os_error(libc::EROFS);
+        assert!(matches!(classify(protected, false), OpenError::ReadOnly));
+    }
 }
