@@ -663,3 +663,33 @@ fn a_dry_run_tells_what_the_start_would_tell() {
     assert!(err.contains("not stopped cleanly"), "{err}");
     assert_eq!(contents(&members), before);
 }
+
+/// "data stopped" was all that the stop of an array said that had refused writes for an hour.
+#[test]
+fn the_stop_of_a_failed_array_says_so() {
+    let bed = Bed::new();
+    bed.images(3, 64 << 20);
+    bed.expect(
+        0,
+        &["create", "--level", "5", "--name", "data", &bed.range(3)],
+    );
+    bed.starter.failed.store(true, Ordering::SeqCst);
+    let (out, err) = bed.expect(0, &["stop", "data"]);
+    assert!(out.contains("data stopped"), "{out}");
+    assert!(err.contains("had failed"), "{err}");
+}
+
+/// The notes of an array whose members became those of another stayed for ever.
+#[test]
+fn an_overwritten_array_leaves_no_notes() {
+    let bed = Bed::new();
+    bed.images(3, 64 << 20);
+    let range = bed.range(3);
+    let old = bed.json(&["create", "--level", "5", "--name", "old", &range]);
+    bed.expect(0, &["stop", "old"]);
+    let words = ["create", "--force", "--level", "5", "--name", "new", &range];
+    let new = bed.json(&words);
+    let conf = std::fs::read_to_string(bed.folder.path().join("raidd.conf")).unwrap();
+    assert!(conf.contains(new["uuid"].as_str().unwrap()), "{conf}");
+    assert!(!conf.contains(old["uuid"].as_str().unwrap()), "{conf}");
+}

@@ -7,7 +7,7 @@ use raid_core::geometry::{Level, layout_name};
 use raid_core::superblock::{parse_uuid, uuid_text};
 
 use super::protocol::{ArrayView, DetailView, Outcome, Problem, Refusal, RefusalKind, StopReply};
-use crate::array_api::{RunningArray, StopError};
+use crate::array_api::{Health, RunningArray, StopError};
 use crate::device::node::{DevNo, number_of};
 use crate::device::usage::{Use, explain_busy_path};
 
@@ -129,8 +129,14 @@ impl Arrays {
 
     /// Stops one array, or says who uses it.
     pub fn stop(&self, running: &Running) -> Result<StopReply, Refusal> {
+        let failed = running.array.status().health == Health::Failed;
         match running.array.stop() {
             Ok(()) => {
+                let lost = failed.then(|| {
+                    let message = "it had failed: more members were lost than its level tolerates, and what was \
+                                   written to it since then is lost";
+                    Problem::new(&running.name, message, "check the file system on it")
+                });
                 self.forget(&running.uuid);
                 tracing::info!(array = running.name, "stopped");
                 Ok(StopReply {
@@ -138,7 +144,7 @@ impl Arrays {
                     uuid: uuid_text(&running.uuid),
                     outcome: Outcome::Changed,
                     released: false,
-                    problems: Vec::new(),
+                    problems: lost.into_iter().collect(),
                 })
             }
             Err(StopError::Busy) => Err(self.busy(running)),

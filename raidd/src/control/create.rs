@@ -18,6 +18,7 @@ use super::protocol::{
 };
 use crate::array_api::{MemberDevice, MemberState};
 use crate::device::open::Mode;
+use crate::discover::{best, locate, scan};
 use crate::imprint::{Target, write_all};
 use crate::preflight::{Candidate, Report, Terms, check};
 
@@ -161,6 +162,29 @@ impl Control {
         }
     }
 
+    /// Takes the notes of arrays away whose last member has just been overwritten.
+    fn forget_overwritten(&self, mut old: Vec<[u8; 16]>) {
+        old.retain(|uuid| {
+            !self.guard.find(&uuid_text(uuid)).is_empty() && self.arrays.by_uuid(uuid).is_none()
+        });
+        if old.is_empty() {
+            return;
+        }
+        let left = scan().0;
+        for uuid in old {
+            if left.iter().any(|f| f.superblock.uuid == uuid) {
+                continue;
+            }
+            match self.guard.remove(&uuid) {
+                Ok(_) => tracing::info!(
+                    array = uuid_text(&uuid),
+                    "its last member was overwritten: mdadm need not be kept off it any longer"
+                ),
+                Err(e) => tracing::warn!(array = uuid_text(&uuid), "{e}"),
+            }
+        }
+    }
+
     fn write_and_start(
         &self,
         name: &str,
@@ -177,6 +201,7 @@ impl Control {
                 tracing::warn!(array = name, "{e}");
             }
         };
+        let old = old_arrays(&candidates);
         let targets: Vec<Target<'_>> = candidates
             .iter()
             .zip(&plan.superblocks)
@@ -215,6 +240,7 @@ impl Control {
         match started {
             Ok(array) => {
                 self.remember(&uuid, array.as_ref());
+                self.forget_overwritten(old);
                 tracing::info!(array = name, device = %array.status().device.display(), "created");
                 let running = Running {
                     name: name.into(),
@@ -239,6 +265,19 @@ impl Control {
             }
         }
     }
+}
+
+/// The arrays that the candidates were members of until now.
+fn old_arrays(candidates: &[Candidate]) -> Vec<[u8; 16]> {
+    let mut old: Vec<[u8; 16]> = candidates
+        .iter()
+        .filter(|c| c.signatures.iter().any(|s| s.is_md))
+        .filter_map(|c| best(locate(&c.file, c.node.size_sectors).ok()?))
+        .map(|block| block.uuid)
+        .collect();
+    old.sort_unstable();
+    old.dedup();
+    old
 }
 
 fn bad(message: String) -> Refusal {

@@ -21,6 +21,8 @@ pub struct SimStarter {
     pub fail_start: AtomicBool,
     /// Stops are refused while set.
     pub busy: Arc<AtomicBool>,
+    /// Arrays have lost too many members while set.
+    pub failed: Arc<AtomicBool>,
     /// Leftovers are mounted while set: their removal does not return.
     pub leftovers_used: AtomicBool,
     next: AtomicU32,
@@ -29,6 +31,7 @@ pub struct SimStarter {
 struct SimArray {
     status: ArrayStatus,
     busy: Arc<AtomicBool>,
+    failed: Arc<AtomicBool>,
     members: Mutex<Vec<MemberDevice>>,
 }
 
@@ -96,6 +99,7 @@ impl ArrayStarter for SimStarter {
         Ok(Arc::new(SimArray {
             status,
             busy: self.busy.clone(),
+            failed: self.failed.clone(),
             members: Mutex::new(members),
         }))
     }
@@ -120,7 +124,11 @@ impl ArrayStarter for SimStarter {
 
 impl RunningArray for SimArray {
     fn status(&self) -> ArrayStatus {
-        self.status.clone()
+        let mut status = self.status.clone();
+        if self.failed.load(Ordering::SeqCst) {
+            status.health = Health::Failed;
+        }
+        status
     }
 
     fn stop(&self) -> Result<(), StopError> {
