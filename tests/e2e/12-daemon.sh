@@ -50,7 +50,15 @@ kill -KILL "$first"; wait "$first" 2> /dev/null
 check stale-socket test -S "$RAIDD_SOCKET"
 refused nobody-answers 3 'no raidd answers' raidctl list
 check daemon-after-kill start_daemon
-check leftover-removed grep -q "removed ublk device 0" "$LOG"
+# In a thread of its own, after the daemon has begun to serve.
+leftover_removed() {
+  for _ in {1..100}; do
+    grep -q "removed ublk device 0" "$LOG" && return
+    sleep 0.1
+  done
+  return 1
+}
+check leftover-removed leftover_removed
 check assemble-after-kill raidctl assemble --scan
 check mount-after-kill mount "$ARRAY_DEV" "$WORK/mnt"
 equal data-after-kill more "$(cat "$WORK/mnt/more")"

@@ -63,14 +63,13 @@ check not-in-sync-any-more bash -c "! raidctl detail --output json $ARRAY_DEV | 
 check old-data same "$ARRAY_DEV" $((40 << 20)) 1 5000192
 check stop-degraded stop_array
 dm_heal 0
-# Neither in sync nor whole: as with MD, somebody has to insist.
-refused dirty-degraded 1 'force' raidctl assemble "${MEMBERS[@]}"
-check forced raidctl assemble --force "${MEMBERS[@]}"
-check written-forced written
-check old-data-forced same "$ARRAY_DEV" $((40 << 20)) 1 5000192
-check stop-forced stop_array
+# With no redundancy left nothing can be out of sync: as with MD the array is clean, and starts without the stale member.
+check assemble-degraded raidctl assemble "${MEMBERS[@]}"
+check written-degraded written
+check old-data-degraded same "$ARRAY_DEV" $((40 << 20)) 1 5000192
+check stop-degraded-again stop_array
 all=("${MEMBERS[@]}") MEMBERS=("${MEMBERS[@]:1}")
-check md-forced with_md same /dev/md127 $((40 << 20)) 1 5000192
+check md-degraded with_md same /dev/md127 $((40 << 20)) 1 5000192
 MEMBERS=("${all[@]}")
 
 # --- a member that hangs ----------------------------------------------------------------------------------------------
