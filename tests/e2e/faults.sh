@@ -96,7 +96,7 @@ parity_right() {
 # three jobs that do not touch one another, in the background. finish_load checks that fio saw no error and no wrong byte.
 load() {
   local name=$1 seconds=$2 size=$3; shift 3
-  fio --name="$name" --filename="$ARRAY_DEV" --direct=1 --ioengine=libaio --iodepth=8 --numjobs=3 --size="${size}M" \
+  fio --name="$name" --verify_state_save=0 --filename="$ARRAY_DEV" --direct=1 --ioengine=libaio --iodepth=8 --numjobs=3 --size="${size}M" \
     --offset_increment="${size}M" --rw=randwrite --bsrange=4k-512k --verify=crc32c --verify_fatal=1 --serialize_overlap=1 \
     --time_based --runtime="$seconds" --randrepeat=1 --group_reporting "$@" > "$WORK/fio.out" 2>&1 &
   LOAD=$!
