@@ -5,7 +5,7 @@
 //! decoded by their band and delivered afterwards.
 
 use super::ops::{OpKind, OpState, Phase};
-use super::queue::{Io, IoOwner, QueueCore};
+use super::queue::{Io, IoOwner, QueueCore, Req};
 use super::types::*;
 
 /// One chunk's share of a range.
@@ -41,7 +41,7 @@ enum Base {
 impl QueueCore {
     /// Turns a read, or any RAID 0 request, into member I/O. False if the pools are empty: go on later.
     pub(crate) fn admit_range(&mut self, tag: u16, out: &mut Actions) -> bool {
-        let Req { request, .. } = self.view_req(tag);
+        let Req { request, .. } = self.req(tag);
         let Request {
             op,
             lba,
@@ -62,7 +62,7 @@ impl QueueCore {
             let most = (self.direct_limit - 1) as u64
                 * u64::from(self.layout.geometry.chunk_sectors())
                 / 2;
-            let mut cursor = self.view_req(tag).cursor;
+            let mut cursor = self.req(tag).cursor;
             while cursor < sectors {
                 let part = u64::from(sectors - cursor).min(most) as u32;
                 let need = need.min((part / self.layout.geometry.chunk_sectors()) as usize + 2);
@@ -90,7 +90,7 @@ impl QueueCore {
         }
         let frame_sectors = u32::from(self.layout.members) * self.layout.rows;
         loop {
-            let cursor = self.view_req(tag).cursor;
+            let cursor = self.req(tag).cursor;
             if cursor == sectors {
                 return true;
             }
@@ -128,7 +128,7 @@ impl QueueCore {
         }
     }
 
-    fn view_req(&self, tag: u16) -> super::queue::Req {
+    fn req(&self, tag: u16) -> Req {
         self.reqs[usize::from(tag)]
     }
 
@@ -150,7 +150,7 @@ impl QueueCore {
             ..
         } = self.ops[op];
         let base = Base::Arena(self.linear_slice(op).off);
-        let lba = self.view_req(tag).request.lba + u64::from(req_off / SECTOR);
+        let lba = self.req(tag).request.lba + u64::from(req_off / SECTOR);
         self.emit_range(IoOwner::Op(op), tag, kind, lba, sectors, base, out);
         if self.ops[op].pending == 0 {
             match kind {
@@ -384,7 +384,7 @@ impl QueueCore {
             return self.linear_io(op, IoKind::Write, out);
         }
         if !bad.is_empty() {
-            let lba = self.view_req(tag).request.lba + u64::from(req_off / SECTOR);
+            let lba = self.req(tag).request.lba + u64::from(req_off / SECTOR);
             let mut done = 0;
             while done < sectors {
                 let at = self.layout.geometry.locate(lba + u64::from(done));
@@ -416,5 +416,3 @@ impl QueueCore {
         self.piece_done(state.tag, state.result, out);
     }
 }
-
-use super::queue::Req;
