@@ -193,9 +193,10 @@ impl<F: Frontend> Engine<F> {
             self.ring.arm_frontend(fd);
             self.frontend_armed = true;
         }
-        let mut sq = self.ring.sq();
-        self.frontend.flush(&mut sq);
-        drop(sq);
+        // What finds no room in the submission queue must not wait for somebody else's completion.
+        while self.frontend.flush(&mut self.ring.sq()) > 0 {
+            self.ring.submit()?;
+        }
         if busy || !self.parts.mailbox.may_sleep() {
             return self.ring.submit();
         }
