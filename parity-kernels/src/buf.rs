@@ -16,6 +16,7 @@ use std::io;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
 use std::slice;
+use std::sync::Arc;
 
 use crate::engine::Engine;
 use crate::job::{Change, LostData, Mismatch, RecoverError, Source};
@@ -78,13 +79,41 @@ impl From<BufRange> for Range<usize> {
 /// A page-aligned, resident region of memory in equal frames. See the module for who may touch it.
 #[derive(Debug)]
 pub struct Arena {
+    /// Of `memory`.
     base: NonNull<u8>,
     len: usize,
     frame_bytes: usize,
+    memory: Arc<Memory>,
 }
 
-// SAFETY: the arena is the only owner of its mapping, and a mapping is not tied to a thread.
+// SAFETY: only the arena makes references into its mapping, and a mapping is not tied to a thread.
 unsafe impl Send for Arena {}
+
+/// The mapping under an [`Arena`], kept alive by whoever has registered it with a device. It gives an address and no
+/// access: what lies there is the arena's, by the rules of the module.
+#[derive(Debug)]
+pub struct Memory {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: it hands out an address and a length and no reference; unmapping is not tied to a thread.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Address of the first byte, a multiple of the page size.
+    pub fn address(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// Bytes in it.
+    #[allow(clippy::len_without_is_empty)] // never empty
+    pub fn len(&self) -> usize {
+        self.len
+    }
+}
 
 impl Arena {
     /// Map `frames` frames of `frame_bytes` each, zeroed and resident.
@@ -102,13 +131,15 @@ impl Arena {
                 format!("an arena of {frames} frames of {frame_bytes} bytes is not possible"),
             ));
         };
-        let arena = Arena {
-            base: map_aligned(len)?,
+        let base = map_aligned(len)?;
+        let memory = Arc::new(Memory { base, len });
+        make_resident(base, len)?;
+        Ok(Arena {
+            base,
             len,
             frame_bytes,
-        };
-        make_resident(arena.base, len)?;
-        Ok(arena)
+            memory,
+        })
     }
 
     /// Number of frames.
@@ -127,7 +158,12 @@ impl Arena {
         self.len
     }
 
-    /// Address of the first byte, for registering the region with io_uring or a GPU.
+    /// The memory itself, for registering it with a device that must be let go of it before it is unmapped.
+    pub fn memory(&self) -> Arc<Memory> {
+        self.memory.clone()
+    }
+
+    /// Address of the first byte, for registering the region with io_uring.
     pub fn base_ptr(&self) -> *mut u8 {
         self.base.as_ptr()
     }
@@ -419,9 +455,9 @@ impl Arena {
     }
 }
 
-impl Drop for Arena {
+impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: exactly our own mapping, and no slice of it outlives `self`.
+        // SAFETY: exactly our own mapping; the arena holds a share of `self`, so no slice of it outlives this.
         let result = unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
         debug_assert_eq!(result, 0, "munmap: {}", io::Error::last_os_error());
     }

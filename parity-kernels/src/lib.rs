@@ -15,12 +15,13 @@ pub mod engine;
 mod fold;
 pub mod gf;
 pub mod job;
+pub mod offload;
 pub mod scalar;
 mod sink;
 mod swar;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub use buf::{Arena, BufRange};
+pub use buf::{Arena, BufRange, Memory};
 pub use engine::Engine;
 pub use job::{Change, LostData, Mismatch, RecoverError, Source};
