@@ -7,6 +7,7 @@ mod count;
 mod demo;
 mod e2e;
 mod paths;
+mod ptx;
 mod setup;
 mod sh;
 mod test;
@@ -34,6 +35,8 @@ enum Task {
     E2e(e2e::E2eCommand),
     /// Measure raidd and mdadm in turn on the same members and write the table and charts.
     Compare(compare::CompareCommand),
+    /// Make the GPU code (PTX) from its sources, or check that it is what they give.
+    Ptx(ptx::PtxCommand),
 }
 
 fn main() {
@@ -43,6 +46,7 @@ fn main() {
         Task::Test(task) => task.run(),
         Task::E2e(task) => task.run(),
         Task::Compare(task) => task.run(),
+        Task::Ptx(task) => task.run(),
     };
     std::process::exit(code.unwrap_or_else(|error| {
         eprintln!("xtask: {error:#}");

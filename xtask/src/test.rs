@@ -3,7 +3,7 @@
 
 use crate::count::Count;
 use crate::vm::{self, Bed};
-use crate::{build, demo, e2e, paths, setup, sh, tidy};
+use crate::{build, demo, e2e, paths, ptx, setup, sh, tidy};
 use anyhow::{Context, Result};
 use clap::Args;
 use std::io::{BufRead, BufReader};
@@ -76,6 +76,7 @@ impl TestCommand {
             ])
         });
         report.part("dependencies", dependencies);
+        report.part("PTX", ptx::check);
         report.part("cargo test", cargo_test);
         if self.fast {
             println!("skip guests # --fast");
