@@ -7,8 +7,9 @@ use crate::coeff::{self, Solution};
 use crate::fold::{self, Sink, Term};
 use crate::gf;
 use crate::job::{Change, LostData, Mismatch, RecoverError, Source};
+use crate::locate::{Findings, Place, Tracker};
 use crate::scalar;
-use crate::sink::{Add, Compare, FromBoth, FromP, FromQ, Put};
+use crate::sink::{Add, Compare, FromBoth, FromP, FromQ, Put, Seek};
 use crate::swar::Swar;
 #[cfg(target_arch = "x86_64")]
 use crate::x86::{Avx2, Avx2Gfni, Avx512, Avx512Gfni};
@@ -230,6 +231,53 @@ impl Engine {
             (None, Some(q)) => self.compare::<false, true>(data, len, &[], q),
             (None, None) => Mismatch::default(),
         }
+    }
+
+    /// Find every granule of `granule` bytes in which P or Q disagrees with the data, tell `each`
+    /// of it in ascending order, and sum up: one pass, nothing allocated. With both P and Q the
+    /// member that is wrong is named if exactly one is; see [`crate::locate`] for the limits.
+    ///
+    /// # Panics
+    /// If `granule` is zero; otherwise as [`Engine::check`].
+    pub fn locate(
+        &self,
+        data: &[Source],
+        p: Option<&[u8]>,
+        q: Option<&[u8]>,
+        granule: usize,
+        each: &mut dyn FnMut(&Place),
+    ) -> Findings {
+        assert!(granule > 0, "a granule has at least one byte");
+        let Some(len) = p.or(q).map(<[u8]>::len) else {
+            return Findings::NONE;
+        };
+        let mut operands = Operands::new(len, q.is_some());
+        operands.sources(data);
+        operands.parities(p, q);
+        if let Kind::Scalar = self.0 {
+            return scalar::locate(data, len, p, q, granule, each);
+        }
+        let index = |exp: u8| data.iter().position(|source| source.exp == exp);
+        let both = p.is_some() && q.is_some();
+        let mut tracker = Tracker::new(granule, len, both, &index, each);
+        match (p, q) {
+            (Some(p), Some(q)) => self.seek::<true, true>(data, len, p, q, &mut tracker),
+            (Some(p), None) => self.seek::<true, false>(data, len, p, &[], &mut tracker),
+            (None, Some(q)) => self.seek::<false, true>(data, len, &[], q, &mut tracker),
+            (None, None) => {}
+        }
+        tracker.finish()
+    }
+
+    fn seek<const P: bool, const Q: bool>(
+        &self,
+        data: &[Source],
+        len: usize,
+        p: &[u8],
+        q: &[u8],
+        tracker: &mut Tracker,
+    ) {
+        self.fold(data, len, &mut Seek::<P, Q> { p, q, tracker });
     }
 
     fn compare<const P: bool, const Q: bool>(

@@ -15,7 +15,7 @@ use crate::job::{Change, Source};
 pub(crate) const WIDTH: usize = 4;
 
 /// The most bytes a block can have.
-const MAX_BLOCK: usize = WIDTH * 64;
+pub(crate) const MAX_BLOCK: usize = WIDTH * 64;
 
 /// One instruction set: vectors of field elements, one per byte.
 ///

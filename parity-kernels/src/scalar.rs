@@ -6,6 +6,7 @@
 use crate::coeff::Solution;
 use crate::gf;
 use crate::job::{Change, LostData, Mismatch, Source};
+use crate::locate::{Findings, Place, Wrong};
 
 /// P and Q of byte `i` of the data.
 fn parity_of(data: &[Source], i: usize) -> (u8, u8) {
@@ -86,4 +87,66 @@ pub(crate) fn check(data: &[Source], len: usize, p: Option<&[u8]>, q: Option<&[u
         mismatch.q |= q.is_some_and(|q| q[i] != data_q);
     }
     mismatch
+}
+
+/// Tries every member in turn: who explains all differences of a granule alone is the one.
+pub(crate) fn locate(
+    data: &[Source],
+    len: usize,
+    p: Option<&[u8]>,
+    q: Option<&[u8]>,
+    granule: usize,
+    each: &mut dyn FnMut(&Place),
+) -> Findings {
+    let differences = |i: usize| {
+        let (data_p, data_q) = parity_of(data, i);
+        (
+            p.map_or(0, |p| p[i] ^ data_p),
+            q.map_or(0, |q| q[i] ^ data_q),
+        )
+    };
+    let mut findings = Findings::NONE;
+    for off in (0..len).step_by(granule) {
+        let bytes = off..len.min(off + granule);
+        let differs = |i: &usize| differences(*i) != (0, 0);
+        let Some(first) = bytes.clone().find(differs) else {
+            continue;
+        };
+        let last = bytes.clone().rev().find(differs).unwrap_or(first);
+        let all = |guilty: &dyn Fn(u8, u8) -> bool| {
+            bytes.clone().all(|i| {
+                let (dp, dq) = differences(i);
+                guilty(dp, dq)
+            })
+        };
+        let mismatch = Mismatch {
+            p: !all(&|dp, _| dp == 0),
+            q: !all(&|_, dq| dq == 0),
+        };
+        let explains =
+            |source: &Source| all(&|dp, dq| dq == gf::mul(gf::power(source.exp as usize), dp));
+        let wrong = match mismatch {
+            _ if p.is_none() || q.is_none() => Wrong::Unknown,
+            Mismatch { q: false, .. } => Wrong::P,
+            Mismatch { p: false, .. } => Wrong::Q,
+            _ => match data.iter().position(explains) {
+                Some(index) => Wrong::Data {
+                    index,
+                    exp: data[index].exp,
+                },
+                None => Wrong::Unknown,
+            },
+        };
+        let place = Place {
+            off,
+            len: bytes.len(),
+            mismatch,
+            first,
+            last,
+            wrong,
+        };
+        findings.add(&place);
+        each(&place);
+    }
+    findings
 }

@@ -4,6 +4,7 @@
 
 use crate::fold::{self, Block, Lane, Sink};
 use crate::job::Mismatch;
+use crate::locate::Tracker;
 
 /// Encode: the sums are the parity.
 pub(crate) struct Put<'a, const P: bool, const Q: bool> {
@@ -143,5 +144,37 @@ impl<const HAS_P: bool, const HAS_Q: bool> Sink for Compare<'_, HAS_P, HAS_Q> {
         }
         // Nothing more to learn once everything that is compared has differed.
         self.mismatch != Mismatch { p: HAS_P, q: HAS_Q }
+    }
+}
+
+/// Locate: as [`Compare`], but to the end, and what differs is looked at byte by byte.
+pub(crate) struct Seek<'a, 'b, const P: bool, const Q: bool> {
+    pub p: &'a [u8],
+    pub q: &'a [u8],
+    pub tracker: &'a mut Tracker<'b>,
+}
+
+impl<const HAS_P: bool, const HAS_Q: bool> Sink for Seek<'_, '_, HAS_P, HAS_Q> {
+    const P: bool = HAS_P;
+    const Q: bool = HAS_Q;
+
+    #[inline(always)]
+    fn take<L: Lane>(&mut self, lane: L, at: usize, len: usize, p: Block<L>, q: Block<L>) -> bool {
+        let zero = [lane.zero(); fold::WIDTH];
+        let dp = match HAS_P {
+            true => fold::add(lane, p, fold::load(lane, self.p, at, len)),
+            false => zero,
+        };
+        let dq = match HAS_Q {
+            true => fold::add(lane, q, fold::load(lane, self.q, at, len)),
+            false => zero,
+        };
+        if !(fold::is_zero(lane, dp) && fold::is_zero(lane, dq)) {
+            let (mut p, mut q) = ([0; fold::MAX_BLOCK], [0; fold::MAX_BLOCK]);
+            fold::store(lane, dp, &mut p, 0, len);
+            fold::store(lane, dq, &mut q, 0, len);
+            self.tracker.bytes(at, &p[..len], &q[..len]);
+        }
+        true
     }
 }

@@ -5,6 +5,7 @@ mod common;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use common::layouts::{self, Layout};
 use common::{Chunk, Random, Stripe, with_every_engine};
 use parity_kernels::{Change, Engine, LostData, Mismatch, RecoverError, Source};
 use proptest::prelude::*;
@@ -317,62 +318,34 @@ fn recovery_that_is_impossible_is_refused() {
 /// the walk that gives the exponents. Known answers from arrays that MD itself had made.
 #[test]
 fn q_as_linux_md_makes_it() {
-    // Exponents of data 0..=5 in stripe s, from the place of P and Q alone.
-    let symmetric = |_s: usize| vec![0, 1, 2, 3, 4, 5];
-    let by_walk_after_q = |p: usize, q: usize| -> Vec<u8> {
-        let walk = (1..8).map(|i| (q + i) % 8).filter(|m| *m != p && *m != q);
-        let walk: Vec<usize> = walk.collect();
-        let members = (0..8).filter(|m| *m != p && *m != q);
-        members
-            .map(|m| walk.iter().position(|w| *w == m).unwrap() as u8)
-            .collect()
-    };
-    let left_asymmetric = |s: usize| by_walk_after_q(7 - s % 8, (8 - s % 8) % 8);
-    let right_asymmetric = |s: usize| by_walk_after_q(s % 8, (s + 1) % 8);
-    let by_member = |p: usize, q: usize, first: usize| -> Vec<u8> {
-        let members = (0..8)
-            .map(|i| (first + i) % 8)
-            .filter(|m| *m != p && *m != q);
-        members.map(|m| m as u8).collect()
-    };
-    let ddf_zero_restart = |s: usize| by_member(s % 8, (s + 1) % 8, 0);
-    let ddf_n_restart = |s: usize| by_member(7 - (s + 1) % 8, (8 - (s + 1) % 8) % 8, 0);
-    let ddf_n_continue = |s: usize| by_member(7 - s % 8, (14 - s % 8) % 8, 8 - s % 8);
-
-    type Walk<'a> = &'a dyn Fn(usize) -> Vec<u8>;
-    let layouts: [(&str, Walk, [u8; 8]); 6] = [
-        ("symmetric", &symmetric, [0xb9; 8]),
+    let known = [
+        (Layout::Symmetric, [0xb9; 8]),
         (
-            "left-asymmetric",
-            &left_asymmetric,
+            Layout::LeftAsymmetric,
             [0xb9, 0xb9, 0xf4, 0xad, 0x5e, 0x7f, 0x7c, 0xb9],
         ),
         (
-            "right-asymmetric",
-            &right_asymmetric,
+            Layout::RightAsymmetric,
             [0xb9, 0x7c, 0x7f, 0x5e, 0xad, 0xf4, 0xb9, 0xb9],
         ),
         (
-            "ddf-zero-restart",
-            &ddf_zero_restart,
+            Layout::DdfZeroRestart,
             [0xde, 0xdb, 0xcf, 0xf3, 0x53, 0x5e, 0xb9, 0x6f],
         ),
         (
-            "ddf-N-restart",
-            &ddf_n_restart,
+            Layout::DdfNRestart,
             [0xb9, 0x5e, 0x53, 0xf3, 0xcf, 0xdb, 0xde, 0x6f],
         ),
         (
-            "ddf-N-continue",
-            &ddf_n_continue,
+            Layout::DdfNContinue,
             [0xb9, 0xdc, 0x72, 0x2b, 0xa3, 0xe9, 0xde, 0x6f],
         ),
     ];
     let chunks: Vec<Vec<u8>> = (1..=6).map(|value| vec![value; 100]).collect();
     with_every_engine(|engine| {
-        for (layout, exps, expected) in &layouts {
-            for (stripe, expected) in expected.iter().enumerate() {
-                let exps = exps(stripe);
+        for (layout, expected) in known {
+            for (stripe, expected) in expected.into_iter().enumerate() {
+                let exps = layouts::exponents(layout, 8, stripe);
                 let sources: Vec<Source> = chunks
                     .iter()
                     .zip(&exps)
@@ -380,8 +353,8 @@ fn q_as_linux_md_makes_it() {
                     .collect();
                 let (mut p, mut q) = ([0; 100], [0; 100]);
                 engine.encode(&sources, Some(&mut p), Some(&mut q));
-                assert_eq!(p, [7; 100], "{layout}, stripe {stripe}");
-                assert_eq!(q, [*expected; 100], "{layout}, stripe {stripe}, {exps:?}");
+                assert_eq!(p, [7; 100], "{layout:?}, stripe {stripe}");
+                assert_eq!(q, [expected; 100], "{layout:?}, stripe {stripe}, {exps:?}");
             }
         }
         let two = [

@@ -3,6 +3,9 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub mod conform;
+pub mod layouts;
+
 use parity_kernels::{Change, Engine, Source};
 use reed_solomon_erasure::galois_8;
 
