@@ -1,4 +1,5 @@
-//! A lane without a device: jobs are carried out in `poll`, late, out of order and with failures as told.
+//! A lane without a device: jobs are carried out in `poll`, late, out of order and with failures as told. A lane that dies
+//! leaves what its device would have written half written.
 //!
 //! Owns copies of the job descriptions in flight. For tests of whoever uses a [`Lane`].
 
@@ -20,6 +21,14 @@ pub struct Faults {
     pub no_close: AtomicBool,
     /// Polls that a job waits before it is done.
     pub delay: AtomicU64,
+    /// Up to that many polls more, drawn anew for each job, so that jobs overtake one another.
+    pub jitter: AtomicU64,
+    /// Non-zero: the lane that carries out this many jobs from now on dies, with whatever it has in flight half done.
+    pub dies_after: AtomicU64,
+    /// Jobs are taken and never done.
+    pub hangs: AtomicBool,
+    /// Lanes that have died so far.
+    pub deaths: AtomicU64,
     /// Jobs carried out so far, by all lanes.
     pub jobs: AtomicU64,
     /// Lanes opened so far.
@@ -53,6 +62,8 @@ impl Opener for SimulatedDevice {
             flying: Vec::new(),
             polls: 0,
             awake: false,
+            died: false,
+            draws: 0,
         }))
     }
 }
@@ -84,6 +95,40 @@ struct SimulatedLane {
     flying: Vec<Flying>,
     polls: u64,
     awake: bool,
+    died: bool,
+    draws: u64,
+}
+
+impl SimulatedLane {
+    /// A number below `below`, from a sequence of the lane's own.
+    fn draw(&mut self, below: u64) -> u64 {
+        self.draws = self.draws.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.draws ^ self.draws >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (mixed >> 32) % below.max(1)
+    }
+
+    /// What a device that dies leaves behind: outputs half written.
+    fn die(&mut self, arena: &mut Arena) {
+        self.died = true;
+        self.device.faults.deaths.fetch_add(1, Ordering::SeqCst);
+        for i in 0..self.flying.len() {
+            let junk = self.draw(256) as u8;
+            for range in self.flying[i].writes().into_iter().flatten() {
+                let half = range.slice(0, range.len / 2);
+                arena.bytes_mut(half).fill(junk);
+            }
+        }
+    }
+
+    /// Whether one more job may be carried out.
+    fn lives_on(&self) -> bool {
+        let left = &self.device.faults.dies_after;
+        let (order, fetch) = (Ordering::SeqCst, Ordering::SeqCst);
+        match left.fetch_update(order, fetch, |n| n.checked_sub(1)) {
+            Ok(was) => was != 1,
+            Err(_) => true,
+        }
+    }
 }
 
 impl Flying {
@@ -118,6 +163,16 @@ impl Flying {
             }
         }
         flying
+    }
+
+    /// What the device itself writes. An update is put in place by `poll`.
+    fn writes(&self) -> [Option<BufRange>; 2] {
+        let lost = |i: usize| self.lost.get(i).map(|(range, _)| *range);
+        match self.kind {
+            Kind::Encode => [self.p, self.q],
+            Kind::Recover => [lost(0), lost(1)],
+            Kind::Update | Kind::Check => [None, None],
+        }
     }
 
     fn run(&self, arena: &mut Arena) -> Done {
@@ -158,7 +213,8 @@ impl Lane for SimulatedLane {
         if job.is_empty() {
             return Err(Refusal::Unfit);
         }
-        let delay = self.device.faults.delay.load(Ordering::SeqCst);
+        let jitter = self.device.faults.jitter.load(Ordering::SeqCst);
+        let delay = self.device.faults.delay.load(Ordering::SeqCst) + self.draw(jitter + 1);
         self.flying
             .push(Flying::new(token, self.polls + delay, job));
         self.awake = true;
@@ -171,13 +227,23 @@ impl Lane for SimulatedLane {
             self.memory.address(),
             "not the arena of this lane"
         );
-        if self.device.faults.dead.load(Ordering::SeqCst) {
+        if self.device.faults.dead.load(Ordering::SeqCst) && !self.died {
+            self.die(arena);
+        }
+        if self.died {
             return Err(LaneError::new("the simulated device is dead"));
+        }
+        if self.device.faults.hangs.load(Ordering::SeqCst) {
+            return Ok(());
         }
         self.polls += 1;
         // The youngest first, so that nobody relies on an order.
         for i in (0..self.flying.len()).rev() {
             if self.flying[i].due < self.polls {
+                if !self.lives_on() {
+                    self.die(arena);
+                    return Err(LaneError::new("the simulated device has died"));
+                }
                 done.push(self.flying.remove(i).run(arena));
                 self.device.faults.jobs.fetch_add(1, Ordering::SeqCst);
             }
