@@ -1,14 +1,28 @@
 //! The copying and computing lane of a queue: copies between requests and buffers, parity by the scalar engine, fences.
+//!
+//! What stands before one fence is done in order, now or in two steps: the copies first, the jobs later, as with a device that
+//! computes. The groups of several fences are done in any order.
 
 use parity_kernels::{Change, LostData, Source};
 use raid_core::path::types::*;
 
-use super::world::{Lane, Outcome, SCALE, World, index};
+use super::setup::EdgeBug;
+use super::world::{Group, Lane, Outcome, SCALE, World, index};
 
 impl World {
-    /// Runs the lane of a queue up to and including the next fence.
+    /// Runs what stands before one fence of a queue, or only the copies of it.
     pub fn run_lane(&mut self, q: usize) -> Outcome {
-        while let Some(item) = self.queues[q].lane.pop_front() {
+        let waiting = self.queues[q].groups.len();
+        if waiting == 0 {
+            return Ok(());
+        }
+        let at = match self.rng.chance(50) {
+            true => 0,
+            false => self.rng.index(waiting),
+        };
+        let copies_only = self.rng.chance(30);
+        let mut group = self.queues[q].groups.remove(at);
+        while let Some(item) = group.items.pop_front() {
             match item {
                 Lane::Copy {
                     out,
@@ -16,25 +30,34 @@ impl World {
                     tag,
                     off,
                     bufs,
-                } => self.copy(q, out, usize::from(queue), tag, off, &bufs)?,
+                } => group.ok &= self.copy(q, out, usize::from(queue), tag, off, &bufs)?,
                 Lane::Zero(slice) => {
                     let (at, len) = index(&slice);
                     self.queues[q].arena[at..at + len].fill(0);
                 }
-                Lane::Compute(job, srcs) => self.compute(q, job, &srcs),
-                Lane::Fence(op) => {
-                    let queue = &mut self.queues[q];
-                    queue.ready.push(Event::Fenced {
-                        op,
-                        ok: queue.lane_ok,
-                        mismatch: queue.lane_mismatch,
-                    });
-                    (queue.lane_ok, queue.lane_mismatch) = (true, false);
+                Lane::Compute(..) if copies_only => {
+                    group.items.push_front(item);
+                    if self.setup.edge_bug == Some(EdgeBug::EarlyFence) {
+                        self.report(q, &mut group);
+                    }
+                    self.queues[q].groups.insert(at, group);
                     return Ok(());
                 }
+                Lane::Compute(job, srcs) => group.mismatch |= self.compute(q, job, &srcs),
             }
         }
+        self.report(q, &mut group);
         Ok(())
+    }
+
+    fn report(&mut self, q: usize, group: &mut Group) {
+        if let Some(op) = group.op.take() {
+            self.queues[q].ready.push(Event::Fenced {
+                op,
+                ok: group.ok,
+                mismatch: group.mismatch,
+            });
+        }
     }
 
     fn copy(
@@ -45,7 +68,7 @@ impl World {
         tag: u16,
         off: u32,
         bufs: &[BufSlice],
-    ) -> Outcome {
+    ) -> Outcome<bool> {
         let fail = self.setup.copy_errors && self.faults_on && self.rng.chance(2);
         let Some(mut active) = self.queues[origin].tags[usize::from(tag)].take() else {
             return Err(format!(
@@ -53,7 +76,6 @@ impl World {
             ));
         };
         if fail {
-            self.queues[q].lane_ok = false;
             self.spoil_all();
             active.spoiled = true;
         } else {
@@ -70,7 +92,7 @@ impl World {
             }
         }
         self.queues[origin].tags[usize::from(tag)] = Some(active);
-        Ok(())
+        Ok(!fail)
     }
 
     /// A failed copy fails every request that was merged with it.
@@ -84,7 +106,9 @@ impl World {
         }
     }
 
-    fn compute(&mut self, q: usize, job: Job, srcs: &[(BufSlice, u8)]) {
+    /// True if a check found a difference.
+    fn compute(&mut self, q: usize, job: Job, srcs: &[(BufSlice, u8)]) -> bool {
+        let mut mismatch = false;
         let engine = self.engine;
         let queue = &mut self.queues[q];
         let arena = &queue.arena;
@@ -153,12 +177,13 @@ impl World {
             }
             Job::Check { p, q, .. } => {
                 let found = engine.check(&sources, p.as_ref().map(get), q.as_ref().map(get));
-                queue.lane_mismatch |= found.any();
+                mismatch = found.any();
             }
         }
         for (slice, bytes) in put {
             let (at, len) = index(&slice);
             queue.arena[at..at + len].copy_from_slice(&bytes);
         }
+        mismatch
     }
 }

@@ -147,3 +147,9 @@ fn a_superblock_written_to_one_member_only() {
     let result = hunt(300, |s| s.edge_bug = Some(EdgeBug::RecordOne));
     assert!(result.is_some());
 }
+
+#[test]
+fn a_fence_reported_before_its_jobs_are_done() {
+    let result = hunt(300, |s| s.edge_bug = Some(EdgeBug::EarlyFence));
+    assert!(result.is_some());
+}

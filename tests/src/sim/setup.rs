@@ -23,6 +23,8 @@ pub enum EdgeBug {
     RecordWithoutFlush,
     /// The superblock of a record is written to the first member only.
     RecordOne,
+    /// A fence is reported before its parity jobs are done.
+    EarlyFence,
 }
 
 /// Everything that a run needs.

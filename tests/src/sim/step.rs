@@ -56,7 +56,8 @@ impl World {
             && self.queues.iter().all(|q| {
                 q.mail.is_empty()
                     && q.ready.is_empty()
-                    && q.lane.is_empty()
+                    && q.groups.is_empty()
+                    && q.open.items.is_empty()
                     && q.ios.is_empty()
                     && q.tags.iter().all(Option::is_none)
                     && q.core.idle()
@@ -85,11 +86,11 @@ impl World {
                 .filter_map(|(t, a)| a.as_ref().map(|a| (t, a.request)))
                 .collect();
             out += &format!(
-                "q{i}: idle {} mail {} ready {} lane {} ios {} view {:?} requests {waiting:?}\n",
+                "q{i}: idle {} mail {} ready {} fences {} ios {} view {:?} requests {waiting:?}\n",
                 q.core.idle(),
                 q.mail.len(),
                 q.ready.len(),
-                q.lane.len(),
+                q.groups.len(),
                 q.ios.len(),
                 q.core.view(),
             );

@@ -45,7 +45,7 @@ impl std::fmt::Debug for Moved {
     }
 }
 
-/// Work for the copying and computing lane of a queue, in order.
+/// Work for the copying and computing lane of a queue, in order up to a fence.
 #[derive(Debug)]
 pub enum Lane {
     Copy {
@@ -57,7 +57,27 @@ pub enum Lane {
     },
     Zero(BufSlice),
     Compute(Job, Vec<(BufSlice, u8)>),
-    Fence(u32),
+}
+
+/// What stands before one fence, and how it has gone so far. Groups are done in any order.
+#[derive(Debug)]
+pub struct Group {
+    pub items: VecDeque<Lane>,
+    /// Whom the fence is for; nobody if it has been reported already (a planted fault).
+    pub op: Option<u32>,
+    pub ok: bool,
+    pub mismatch: bool,
+}
+
+impl Group {
+    pub fn new() -> Group {
+        Group {
+            items: VecDeque::new(),
+            op: None,
+            ok: true,
+            mismatch: false,
+        }
+    }
 }
 
 /// A request in flight.
@@ -78,9 +98,10 @@ pub struct SimQueue {
     pub arena: Vec<u8>,
     pub mail: VecDeque<Msg>,
     pub ready: Vec<Event>,
-    pub lane: VecDeque<Lane>,
-    pub lane_ok: bool,
-    pub lane_mismatch: bool,
+    /// Before the next fence.
+    pub open: Group,
+    /// Before fences that have been asked for.
+    pub groups: Vec<Group>,
     pub ios: Vec<MemberIo>,
     pub tags: Vec<Option<Active>>,
 }
@@ -283,9 +304,8 @@ impl World {
                     out: Actions::default(),
                     mail: VecDeque::new(),
                     ready: Vec::new(),
-                    lane: VecDeque::new(),
-                    lane_ok: true,
-                    lane_mismatch: false,
+                    open: Group::new(),
+                    groups: Vec::new(),
                     ios: Vec::new(),
                     tags: (0..self.setup.depth).map(|_| None).collect(),
                 }
@@ -339,7 +359,7 @@ impl World {
                     tag,
                     off,
                     bufs: range,
-                } => self.queues[q].lane.push_back(Lane::Copy {
+                } => self.queues[q].open.items.push_back(Lane::Copy {
                     out: false,
                     queue,
                     tag,
@@ -351,14 +371,14 @@ impl World {
                     tag,
                     off,
                     bufs: range,
-                } => self.queues[q].lane.push_back(Lane::Copy {
+                } => self.queues[q].open.items.push_back(Lane::Copy {
                     out: true,
                     queue,
                     tag,
                     off,
                     bufs: bufs(&range),
                 }),
-                Action::Zero(slice) => self.queues[q].lane.push_back(Lane::Zero(slice)),
+                Action::Zero(slice) => self.queues[q].open.items.push_back(Lane::Zero(slice)),
                 Action::Compute(job) => {
                     let range = match &job {
                         Job::Encode { srcs, .. }
@@ -367,9 +387,17 @@ impl World {
                         Job::Update { .. } => 0..0,
                     };
                     let srcs = out.srcs[range.start as usize..range.end as usize].to_vec();
-                    self.queues[q].lane.push_back(Lane::Compute(job, srcs));
+                    self.queues[q]
+                        .open
+                        .items
+                        .push_back(Lane::Compute(job, srcs));
                 }
-                Action::Fence { op } => self.queues[q].lane.push_back(Lane::Fence(op)),
+                Action::Fence { op } => {
+                    let queue = &mut self.queues[q];
+                    let mut group = std::mem::replace(&mut queue.open, Group::new());
+                    group.op = Some(op);
+                    queue.groups.push(group);
+                }
                 Action::Complete { tag, result } => self.complete(q, tag, result)?,
                 Action::Send { to, msg } => match to {
                     Peer::Queue(other) => {
