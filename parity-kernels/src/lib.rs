@@ -11,6 +11,7 @@
 
 pub mod buf;
 pub mod coeff;
+pub mod cuda;
 pub mod engine;
 mod fold;
 pub mod gf;
