@@ -3,6 +3,7 @@
 //! | module | what it owns |
 //! |---|---|
 //! | `array_api` | the boundary between the two |
+//! | `bench`, `doctor`, `metrics` | what raidctl measures, looks at and exports |
 //! | `config`, `units` | the YAML file, sizes and durations |
 //! | `control` | socket, protocol, commands |
 //! | `device` | what Linux knows about block devices |
@@ -10,6 +11,7 @@
 
 pub mod array;
 pub mod array_api;
+pub mod bench;
 pub mod cli;
 pub mod config;
 pub mod control;

@@ -55,6 +55,8 @@ pub enum Verb {
     Examine(Examine),
     /// Erase the superblocks of members that are not in use (needs no daemon)
     Zero(Zero),
+    /// Measure this machine (needs no daemon)
+    Bench(super::bench::Bench),
 }
 
 /// `raidctl create`

@@ -1,6 +1,7 @@
 //! raidctl: arguments, what each verb does on this side of the socket, and how answers are printed.
 
 pub mod args;
+pub mod bench;
 mod examine;
 pub mod exit;
 pub mod show;
