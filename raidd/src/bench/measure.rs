@@ -221,6 +221,8 @@ impl Worker<'_> {
                 jobs += 1;
             }
         };
+        // The device must not poll for work while the others are measured.
+        lane.park();
         match (refused, warm) {
             (Some(reason), _) => Ok(Round::Unfit(reason.into())),
             (None, Some((since, before))) => self.result(jobs - before, elapsed - since, wrong),
