@@ -6,22 +6,31 @@
 use crate::coeff::{self, Solution};
 use crate::fold::{self, Sink, Term};
 use crate::gf;
-use crate::job::{Change, LostData, Mismatch, RecoverError, Source};
+use crate::job::{Change, Hints, LostData, Mismatch, RecoverError, Source};
 use crate::locate::{Findings, Place, Tracker};
+#[cfg(target_arch = "aarch64")]
+use crate::neon::Neon;
 use crate::scalar;
 use crate::sink::{Add, Compare, FromBoth, FromP, FromQ, Put, Seek};
 use crate::swar::Swar;
 #[cfg(target_arch = "x86_64")]
-use crate::x86::{Avx2, Avx2Gfni, Avx512, Avx512Gfni};
+use crate::x86::{Avx2, Avx2Gfni, Avx512, Avx512Gfni, Ssse3};
 
 /// An instruction set to do parity arithmetic with. Copy it freely; it holds no state.
 #[derive(Clone, Copy, Debug)]
-pub struct Engine(Kind);
+pub struct Engine {
+    kind: Kind,
+    hints: Hints,
+}
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Scalar,
     Swar,
+    #[cfg(target_arch = "aarch64")]
+    Neon(Neon),
+    #[cfg(target_arch = "x86_64")]
+    Ssse3(Ssse3),
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
     #[cfg(target_arch = "x86_64")]
@@ -39,6 +48,8 @@ impl Engine {
         "avx2-gfni",
         "avx512",
         "avx2",
+        "ssse3",
+        "neon",
         "swar",
         "scalar",
     ];
@@ -53,7 +64,10 @@ impl Engine {
 
     /// The engine that defines what the others must compute.
     pub fn scalar() -> Engine {
-        Engine(Kind::Scalar)
+        Engine {
+            kind: Kind::Scalar,
+            hints: Hints::default(),
+        }
     }
 
     /// The engine of that name, one of [`Engine::NAMES`]; `None` if there is no such engine or
@@ -62,6 +76,10 @@ impl Engine {
         let kind = match name {
             "scalar" => Kind::Scalar,
             "swar" => Kind::Swar,
+            #[cfg(target_arch = "aarch64")]
+            "neon" => Kind::Neon(Neon::detect()?),
+            #[cfg(target_arch = "x86_64")]
+            "ssse3" => Kind::Ssse3(Ssse3::detect()?),
             #[cfg(target_arch = "x86_64")]
             "avx2" => Kind::Avx2(Avx2::detect()?),
             #[cfg(target_arch = "x86_64")]
@@ -72,14 +90,19 @@ impl Engine {
             "avx512-gfni" => Kind::Avx512Gfni(Avx512Gfni::detect()?),
             _ => return None,
         };
-        Some(Engine(kind))
+        let hints = Hints::default();
+        Some(Engine { kind, hints })
     }
 
     /// The name, one of [`Engine::NAMES`].
     pub fn name(&self) -> &'static str {
-        match self.0 {
+        match self.kind {
             Kind::Scalar => "scalar",
             Kind::Swar => "swar",
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon(_) => "neon",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Ssse3(_) => "ssse3",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2(_) => "avx2",
             #[cfg(target_arch = "x86_64")]
@@ -89,6 +112,17 @@ impl Engine {
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512Gfni(_) => "avx512-gfni",
         }
+    }
+
+    /// The same engine for operands of which this is known.
+    #[must_use]
+    pub fn with(self, hints: Hints) -> Engine {
+        Engine { hints, ..self }
+    }
+
+    /// What it takes to be known of its operands.
+    pub fn hints(&self) -> Hints {
+        self.hints
     }
 
     /// Make P and Q of the data, in one pass. A parity that is `None` is not computed.
@@ -103,13 +137,30 @@ impl Engine {
         let mut operands = Operands::new(len, q.is_some());
         operands.sources(data);
         operands.parities(p.as_deref(), q.as_deref());
-        if let Kind::Scalar = self.0 {
+        if let Kind::Scalar = self.kind {
             return scalar::encode(data, len, p, q);
         }
+        let streaming = self.hints.streaming;
         match (p, q) {
-            (Some(p), Some(q)) => self.fold(data, len, &mut Put::<true, true> { p, q }),
-            (Some(p), None) => self.fold(data, len, &mut Put::<true, false> { p, q: &mut [] }),
-            (None, Some(q)) => self.fold(data, len, &mut Put::<false, true> { p: &mut [], q }),
+            (Some(p), Some(q)) => self.fold(data, len, &mut Put::<true, true> { p, q, streaming }),
+            (Some(p), None) => self.fold(
+                data,
+                len,
+                &mut Put::<true, false> {
+                    p,
+                    q: &mut [],
+                    streaming,
+                },
+            ),
+            (None, Some(q)) => self.fold(
+                data,
+                len,
+                &mut Put::<false, true> {
+                    p: &mut [],
+                    q,
+                    streaming,
+                },
+            ),
             (None, None) => {}
         }
     }
@@ -129,13 +180,32 @@ impl Engine {
             operands.length(change.new);
         }
         operands.parities(p.as_deref(), q.as_deref());
-        if let Kind::Scalar = self.0 {
+        if let Kind::Scalar = self.kind {
             return scalar::update(changed, len, p, q);
         }
+        let streaming = self.hints.streaming;
         match (p, q) {
-            (Some(p), Some(q)) => self.fold(changed, len, &mut Add::<true, true> { p, q }),
-            (Some(p), None) => self.fold(changed, len, &mut Add::<true, false> { p, q: &mut [] }),
-            (None, Some(q)) => self.fold(changed, len, &mut Add::<false, true> { p: &mut [], q }),
+            (Some(p), Some(q)) => {
+                self.fold(changed, len, &mut Add::<true, true> { p, q, streaming })
+            }
+            (Some(p), None) => self.fold(
+                changed,
+                len,
+                &mut Add::<true, false> {
+                    p,
+                    q: &mut [],
+                    streaming,
+                },
+            ),
+            (None, Some(q)) => self.fold(
+                changed,
+                len,
+                &mut Add::<false, true> {
+                    p: &mut [],
+                    q,
+                    streaming,
+                },
+            ),
             (None, None) => {}
         }
     }
@@ -170,13 +240,22 @@ impl Engine {
         for lost in &*lost {
             operands.data(lost.out, lost.exp);
         }
-        if let Kind::Scalar = self.0 {
+        if let Kind::Scalar = self.kind {
             scalar::recover(data, len, p, q, lost, solution);
             return Ok(());
         }
+        let streaming = self.hints.streaming;
         match (solution, p, q, lost) {
             (Solution::FromP, Some(p), _, [lost]) => {
-                self.fold(data, len, &mut FromP { p, out: lost.out });
+                self.fold(
+                    data,
+                    len,
+                    &mut FromP {
+                        p,
+                        out: lost.out,
+                        streaming,
+                    },
+                );
             }
             (Solution::FromQ { scale }, _, Some(q), [lost]) => {
                 self.fold(
@@ -186,6 +265,7 @@ impl Engine {
                         q,
                         out: lost.out,
                         scale,
+                        streaming,
                     },
                 );
             }
@@ -200,6 +280,7 @@ impl Engine {
                         y: y.out,
                         a,
                         b,
+                        streaming,
                     },
                 );
             }
@@ -222,7 +303,7 @@ impl Engine {
         let mut operands = Operands::new(len, q.is_some());
         operands.sources(data);
         operands.parities(p, q);
-        if let Kind::Scalar = self.0 {
+        if let Kind::Scalar = self.kind {
             return scalar::check(data, len, p, q);
         }
         match (p, q) {
@@ -254,7 +335,7 @@ impl Engine {
         let mut operands = Operands::new(len, q.is_some());
         operands.sources(data);
         operands.parities(p, q);
-        if let Kind::Scalar = self.0 {
+        if let Kind::Scalar = self.kind {
             return scalar::locate(data, len, p, q, granule, each);
         }
         let index = |exp: u8| data.iter().position(|source| source.exp == exp);
@@ -297,19 +378,38 @@ impl Engine {
     }
 
     fn fold<T: Term, S: Sink>(&self, terms: &[T], len: usize, sink: &mut S) {
-        match self.0 {
+        let hints = self.hints;
+        match self.kind {
             Kind::Scalar => unreachable!("the scalar engine has its own loops"),
-            Kind::Swar => fold::fold(Swar, terms, len, sink),
+            Kind::Swar => fold::fold::<_, _, _, 4>(Swar, terms, len, hints, sink),
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon(token) => token.fold(terms, len, hints, sink),
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx2(token) => token.fold(terms, len, sink),
+            Kind::Ssse3(token) => token.fold(terms, len, hints, sink),
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx2Gfni(token) => token.fold(terms, len, sink),
+            Kind::Avx2(token) => token.fold(terms, len, hints, sink),
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx512(token) => token.fold(terms, len, sink),
+            Kind::Avx2Gfni(token) => token.fold(terms, len, hints, sink),
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx512Gfni(token) => token.fold(terms, len, sink),
+            Kind::Avx512(token) => token.fold(terms, len, hints, sink),
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512Gfni(token) => token.fold(terms, len, hints, sink),
         }
     }
+}
+
+/// Drop these bytes from all caches, so that the next access goes to memory; for measuring. `false` if this machine
+/// offers no way.
+pub(crate) fn flush(data: &[u8]) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return crate::x86::flush(data);
+    #[cfg(target_arch = "aarch64")]
+    return crate::neon::flush(data);
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    return {
+        let _ = data;
+        false
+    };
 }
 
 /// Checks that all operands of one call are equally long and, if Q is used, that no two chunks

@@ -9,13 +9,17 @@
 //! into one function per combination, in which `x86` enables the instruction set.
 
 use crate::gf;
-use crate::job::{Change, Source};
-
-/// Vectors per block; enough independent sums to hide the latency of a multiplication.
-pub(crate) const WIDTH: usize = 4;
+use crate::job::{Change, Hints, Source};
 
 /// The most bytes a block can have.
-pub(crate) const MAX_BLOCK: usize = WIDTH * 64;
+pub(crate) const MAX_BLOCK: usize = 512;
+
+/// Bytes that one prefetch brings.
+const LINE: usize = 64;
+
+/// How far ahead of the block at hand cold data are asked for. Measured: see
+/// `docs/measurements/parity-cpu`.
+const AHEAD: usize = 1024;
 
 /// One instruction set: vectors of field elements, one per byte.
 ///
@@ -47,22 +51,42 @@ pub(crate) trait Lane: Copy {
     /// `factor * v`.
     fn scale(self, factor: Self::Factor, v: Self::V) -> Self::V;
     fn is_zero(self, v: Self::V) -> bool;
+    /// The factor `2^exponent`, for exponents up to 254.
+    #[inline(always)]
+    fn power(self, exponent: u8) -> Self::Factor {
+        self.factor(gf::power(exponent as usize))
+    }
+    /// As [`Lane::store`], past the caches where `to` is aligned and the machine can.
+    #[inline(always)]
+    fn stream(self, v: Self::V, to: &mut [u8]) {
+        self.store(v, to);
+    }
+    /// After the last [`Lane::stream`] of a call: other processors see what it wrote before
+    /// whatever is written from now on.
+    #[inline(always)]
+    fn fence(self) {}
+    /// Ask for the line at `data[at..]`, which need not be within `data`.
+    #[inline(always)]
+    fn prefetch(self, data: &[u8], at: usize) {
+        let _ = (data, at);
+    }
 }
 
-/// The vectors of one block.
-pub(crate) type Block<L> = [<L as Lane>::V; WIDTH];
-
-/// Bytes in a block.
-pub(crate) const fn block_bytes<L: Lane>() -> usize {
-    WIDTH * L::BYTES
-}
+/// The vectors of one block. `W` is how many there are: enough independent sums to hide the
+/// latency of a multiplication and the cost of walking the terms, few enough for the registers.
+pub(crate) type Block<L, const W: usize> = [<L as Lane>::V; W];
 
 /// Load the `len` bytes at `at` as a block; what a short block lacks is zero.
 #[inline(always)]
-pub(crate) fn load<L: Lane>(lane: L, data: &[u8], at: usize, len: usize) -> Block<L> {
-    let mut block = [lane.zero(); WIDTH];
+pub(crate) fn load<L: Lane, const W: usize>(
+    lane: L,
+    data: &[u8],
+    at: usize,
+    len: usize,
+) -> Block<L, W> {
+    let mut block = [lane.zero(); W];
     let data = &data[at..at + len];
-    if len == block_bytes::<L>() {
+    if len == W * L::BYTES {
         for (i, v) in block.iter_mut().enumerate() {
             *v = lane.load(&data[i * L::BYTES..]);
         }
@@ -78,9 +102,15 @@ pub(crate) fn load<L: Lane>(lane: L, data: &[u8], at: usize, len: usize) -> Bloc
 
 /// Store the first `len` bytes of a block at `at`.
 #[inline(always)]
-pub(crate) fn store<L: Lane>(lane: L, block: Block<L>, data: &mut [u8], at: usize, len: usize) {
+pub(crate) fn store<L: Lane, const W: usize>(
+    lane: L,
+    block: Block<L, W>,
+    data: &mut [u8],
+    at: usize,
+    len: usize,
+) {
     let data = &mut data[at..at + len];
-    if len == block_bytes::<L>() {
+    if len == W * L::BYTES {
         for (i, v) in block.into_iter().enumerate() {
             lane.store(v, &mut data[i * L::BYTES..]);
         }
@@ -93,10 +123,34 @@ pub(crate) fn store<L: Lane>(lane: L, block: Block<L>, data: &mut [u8], at: usiz
     }
 }
 
+/// As [`store`], past the caches if `streaming` and where that is possible.
+#[inline(always)]
+pub(crate) fn put<L: Lane, const W: usize>(
+    lane: L,
+    block: Block<L, W>,
+    data: &mut [u8],
+    at: usize,
+    len: usize,
+    streaming: bool,
+) {
+    if streaming && len == W * L::BYTES {
+        let data = &mut data[at..at + len];
+        for (i, v) in block.into_iter().enumerate() {
+            lane.stream(v, &mut data[i * L::BYTES..]);
+        }
+    } else {
+        store(lane, block, data, at, len);
+    }
+}
+
 /// `a + b`.
 #[inline(always)]
-pub(crate) fn add<L: Lane>(lane: L, mut a: Block<L>, b: Block<L>) -> Block<L> {
-    for i in 0..WIDTH {
+pub(crate) fn add<L: Lane, const W: usize>(
+    lane: L,
+    mut a: Block<L, W>,
+    b: Block<L, W>,
+) -> Block<L, W> {
+    for i in 0..W {
         a[i] = lane.xor(a[i], b[i]);
     }
     a
@@ -104,7 +158,11 @@ pub(crate) fn add<L: Lane>(lane: L, mut a: Block<L>, b: Block<L>) -> Block<L> {
 
 /// `coefficient * block`.
 #[inline(always)]
-pub(crate) fn scale<L: Lane>(lane: L, coefficient: u8, mut block: Block<L>) -> Block<L> {
+pub(crate) fn scale<L: Lane, const W: usize>(
+    lane: L,
+    coefficient: u8,
+    mut block: Block<L, W>,
+) -> Block<L, W> {
     let factor = lane.factor(coefficient);
     for v in &mut block {
         *v = lane.scale(factor, *v);
@@ -114,14 +172,15 @@ pub(crate) fn scale<L: Lane>(lane: L, coefficient: u8, mut block: Block<L>) -> B
 
 /// Whether all bytes of the block are zero.
 #[inline(always)]
-pub(crate) fn is_zero<L: Lane>(lane: L, block: Block<L>) -> bool {
+pub(crate) fn is_zero<L: Lane, const W: usize>(lane: L, block: Block<L, W>) -> bool {
     block.into_iter().all(|v| lane.is_zero(v))
 }
 
 /// What P and Q are summed over.
 pub(crate) trait Term {
     fn exp(&self) -> u8;
-    fn load<L: Lane>(&self, lane: L, at: usize, len: usize) -> Block<L>;
+    fn load<L: Lane, const W: usize>(&self, lane: L, at: usize, len: usize) -> Block<L, W>;
+    fn prefetch<L: Lane>(&self, lane: L, at: usize);
 }
 
 impl Term for Source<'_> {
@@ -130,8 +189,13 @@ impl Term for Source<'_> {
     }
 
     #[inline(always)]
-    fn load<L: Lane>(&self, lane: L, at: usize, len: usize) -> Block<L> {
+    fn load<L: Lane, const W: usize>(&self, lane: L, at: usize, len: usize) -> Block<L, W> {
         load(lane, self.data, at, len)
+    }
+
+    #[inline(always)]
+    fn prefetch<L: Lane>(&self, lane: L, at: usize) {
+        lane.prefetch(self.data, at);
     }
 }
 
@@ -141,12 +205,18 @@ impl Term for Change<'_> {
     }
 
     #[inline(always)]
-    fn load<L: Lane>(&self, lane: L, at: usize, len: usize) -> Block<L> {
+    fn load<L: Lane, const W: usize>(&self, lane: L, at: usize, len: usize) -> Block<L, W> {
         add(
             lane,
             load(lane, self.old, at, len),
             load(lane, self.new, at, len),
         )
+    }
+
+    #[inline(always)]
+    fn prefetch<L: Lane>(&self, lane: L, at: usize) {
+        lane.prefetch(self.old, at);
+        lane.prefetch(self.new, at);
     }
 }
 
@@ -158,69 +228,112 @@ pub(crate) trait Sink {
     const Q: bool;
 
     /// Take the sums over the `len` bytes at `at`. Returns whether to go on.
-    fn take<L: Lane>(&mut self, lane: L, at: usize, len: usize, p: Block<L>, q: Block<L>) -> bool;
+    fn take<L: Lane, const W: usize>(
+        &mut self,
+        lane: L,
+        at: usize,
+        len: usize,
+        p: Block<L, W>,
+        q: Block<L, W>,
+    ) -> bool;
+
+    /// Ask for what [`Sink::take`] will read at `at`.
+    fn prefetch<L: Lane>(&self, lane: L, at: usize);
 }
 
 /// Fold `len` bytes of all terms into `sink`.
 #[inline(always)]
-pub(crate) fn fold<L: Lane, T: Term, S: Sink>(lane: L, terms: &[T], len: usize, sink: &mut S) {
+pub(crate) fn fold<L: Lane, T: Term, S: Sink, const W: usize>(
+    lane: L,
+    terms: &[T],
+    len: usize,
+    hints: Hints,
+    sink: &mut S,
+) {
     let order = if S::Q && !L::SCALES_FAST {
         Order::new(terms)
     } else {
         Order::NONE
     };
-    let full = block_bytes::<L>();
+    if hints.cold {
+        blocks::<L, T, S, W, true>(lane, terms, &order, len, sink);
+    } else {
+        blocks::<L, T, S, W, false>(lane, terms, &order, len, sink);
+    }
+    if hints.streaming {
+        lane.fence();
+    }
+}
+
+#[inline(always)]
+fn blocks<L: Lane, T: Term, S: Sink, const W: usize, const COLD: bool>(
+    lane: L,
+    terms: &[T],
+    order: &Order,
+    len: usize,
+    sink: &mut S,
+) {
+    let full = W * L::BYTES;
     let mut at = 0;
     while len - at >= full {
-        let (p, q) = sums::<L, T, S>(lane, terms, &order, at, full);
+        if COLD && at + AHEAD < len {
+            for line in (at..at + full).step_by(LINE) {
+                for term in terms {
+                    term.prefetch(lane, line + AHEAD);
+                }
+                sink.prefetch(lane, line + AHEAD);
+            }
+        }
+        let (p, q) = sums::<L, T, S, W>(lane, terms, order, at, full);
         if !sink.take(lane, at, full, p, q) {
             return;
         }
         at += full;
     }
     if at < len {
-        let (p, q) = sums::<L, T, S>(lane, terms, &order, at, len - at);
+        let (p, q) = sums::<L, T, S, W>(lane, terms, order, at, len - at);
         sink.take(lane, at, len - at, p, q);
     }
 }
 
 #[inline(always)]
-fn sums<L: Lane, T: Term, S: Sink>(
+fn sums<L: Lane, T: Term, S: Sink, const W: usize>(
     lane: L,
     terms: &[T],
     order: &Order,
     at: usize,
     len: usize,
-) -> (Block<L>, Block<L>) {
+) -> (Block<L, W>, Block<L, W>) {
     if S::Q && !L::SCALES_FAST {
-        doubling_sums::<L, T, S>(lane, terms, order, at, len)
+        doubling_sums::<L, T, S, W>(lane, terms, order, at, len)
     } else {
-        scaling_sums::<L, T, S>(lane, terms, at, len)
+        scaling_sums::<L, T, S, W>(lane, terms, at, len)
     }
 }
 
 /// `P += D`, `Q += 2^exp * D` for each term, two terms at a time, since some instruction sets add
 /// three vectors in one instruction.
 #[inline(always)]
-fn scaling_sums<L: Lane, T: Term, S: Sink>(
+fn scaling_sums<L: Lane, T: Term, S: Sink, const W: usize>(
     lane: L,
     terms: &[T],
     at: usize,
     len: usize,
-) -> (Block<L>, Block<L>) {
-    let (mut p, mut q) = ([lane.zero(); WIDTH], [lane.zero(); WIDTH]);
+) -> (Block<L, W>, Block<L, W>) {
+    let (mut p, mut q) = ([lane.zero(); W], [lane.zero(); W]);
     let (pairs, rest) = terms.as_chunks::<2>();
     for [a, b] in pairs {
-        let (a_data, b_data) = (a.load(lane, at, len), b.load(lane, at, len));
+        let a_data: Block<L, W> = a.load(lane, at, len);
+        let b_data: Block<L, W> = b.load(lane, at, len);
         if S::P {
-            for i in 0..WIDTH {
+            for i in 0..W {
                 p[i] = lane.xor3(p[i], a_data[i], b_data[i]);
             }
         }
         if S::Q {
-            let a_factor = lane.factor(gf::power(a.exp() as usize));
-            let b_factor = lane.factor(gf::power(b.exp() as usize));
-            for i in 0..WIDTH {
+            let a_factor = lane.power(a.exp());
+            let b_factor = lane.power(b.exp());
+            for i in 0..W {
                 let a_part = lane.scale(a_factor, a_data[i]);
                 let b_part = lane.scale(b_factor, b_data[i]);
                 q[i] = lane.xor3(q[i], a_part, b_part);
@@ -228,7 +341,7 @@ fn scaling_sums<L: Lane, T: Term, S: Sink>(
         }
     }
     for term in rest {
-        let data = term.load(lane, at, len);
+        let data: Block<L, W> = term.load(lane, at, len);
         if S::P {
             p = add(lane, p, data);
         }
@@ -241,14 +354,14 @@ fn scaling_sums<L: Lane, T: Term, S: Sink>(
 
 /// Horner's rule, from the highest exponent down: `Q = 2^gap * Q + D`, and `P += D`.
 #[inline(always)]
-fn doubling_sums<L: Lane, T: Term, S: Sink>(
+fn doubling_sums<L: Lane, T: Term, S: Sink, const W: usize>(
     lane: L,
     terms: &[T],
     order: &Order,
     at: usize,
     len: usize,
-) -> (Block<L>, Block<L>) {
-    let (mut p, mut q) = ([lane.zero(); WIDTH], [lane.zero(); WIDTH]);
+) -> (Block<L, W>, Block<L, W>) {
+    let (mut p, mut q) = ([lane.zero(); W], [lane.zero(); W]);
     for step in &order.steps[..order.count] {
         let data = terms[step.term as usize].load(lane, at, len);
         q = add(lane, raise(lane, q, step.gap), data);
@@ -261,7 +374,7 @@ fn doubling_sums<L: Lane, T: Term, S: Sink>(
 
 /// `2^exponent * block`.
 #[inline(always)]
-fn raise<L: Lane>(lane: L, mut block: Block<L>, exponent: u8) -> Block<L> {
+fn raise<L: Lane, const W: usize>(lane: L, mut block: Block<L, W>, exponent: u8) -> Block<L, W> {
     match exponent {
         0 => {}
         1 => {

@@ -1,6 +1,6 @@
 //! The field GF(2^8) with polynomial x^8+x^4+x^3+x^2+1 (0x11d) and generator 2.
 //!
-//! Owns the tables, all computed at compile time: 768 bytes of logarithms and powers, 2 KiB of
+//! Owns the tables, all computed at compile time: 768 bytes of logarithms and powers, 4 KiB of
 //! bit matrices and 8 KiB of half-byte products (the last two only where an engine uses them).
 //! Addition in this field is XOR.
 
@@ -131,6 +131,20 @@ const fn bit_matrices() -> [u64; 256] {
     }
     table
 }
+
+const fn power_matrices() -> [u64; 256] {
+    let mut table = [0; 256];
+    let mut exponent = 0;
+    while exponent < 256 {
+        table[exponent] = BIT_MATRICES[power(exponent) as usize];
+        exponent += 1;
+    }
+    table
+}
+
+/// The bit matrix of `2^exponent`, for every exponent that fits a byte.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+pub(crate) static POWER_MATRICES: [u64; 256] = power_matrices();
 
 /// The bit matrix of every coefficient.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]

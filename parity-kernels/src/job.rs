@@ -7,6 +7,16 @@
 
 use std::fmt;
 
+/// What the caller knows about where the bytes are and will be wanted. Results do not depend on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Hints {
+    /// The operands come from memory rather than from a cache: ask for them ahead.
+    pub cold: bool,
+    /// Nobody on this processor reads the results soon: store them past the caches where they are
+    /// aligned to a vector. Right for what a device fetches next; wrong for what is read back.
+    pub streaming: bool,
+}
+
 /// One data chunk, or the same byte range of it in every operand.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {

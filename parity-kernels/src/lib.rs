@@ -10,6 +10,7 @@
 //! Cost: every operation is one pass over its inputs, allocates nothing and never blocks.
 
 pub mod buf;
+pub mod calibrate;
 pub mod coeff;
 pub mod cuda;
 pub mod engine;
@@ -17,6 +18,8 @@ mod fold;
 pub mod gf;
 pub mod job;
 pub mod locate;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 pub mod offload;
 pub mod scalar;
 mod sink;
@@ -26,5 +29,5 @@ mod x86;
 
 pub use buf::{Arena, BufRange, Memory};
 pub use engine::Engine;
-pub use job::{Change, LostData, Mismatch, RecoverError, Source};
+pub use job::{Change, Hints, LostData, Mismatch, RecoverError, Source};
 pub use locate::{Findings, Place, Wrong};

@@ -10,6 +10,8 @@ use crate::locate::Tracker;
 pub(crate) struct Put<'a, const P: bool, const Q: bool> {
     pub p: &'a mut [u8],
     pub q: &'a mut [u8],
+    /// Store past the caches.
+    pub streaming: bool,
 }
 
 impl<const HAS_P: bool, const HAS_Q: bool> Sink for Put<'_, HAS_P, HAS_Q> {
@@ -17,14 +19,26 @@ impl<const HAS_P: bool, const HAS_Q: bool> Sink for Put<'_, HAS_P, HAS_Q> {
     const Q: bool = HAS_Q;
 
     #[inline(always)]
-    fn take<L: Lane>(&mut self, lane: L, at: usize, len: usize, p: Block<L>, q: Block<L>) -> bool {
+    fn take<L: Lane, const W: usize>(
+        &mut self,
+        lane: L,
+        at: usize,
+        len: usize,
+        p: Block<L, W>,
+        q: Block<L, W>,
+    ) -> bool {
         if HAS_P {
-            fold::store(lane, p, self.p, at, len);
+            fold::put(lane, p, self.p, at, len, self.streaming);
         }
         if HAS_Q {
-            fold::store(lane, q, self.q, at, len);
+            fold::put(lane, q, self.q, at, len, self.streaming);
         }
         true
+    }
+
+    #[inline(always)]
+    fn prefetch<L: Lane>(&self, lane: L, at: usize) {
+        let _ = (lane, at);
     }
 }
 
@@ -32,6 +46,8 @@ impl<const HAS_P: bool, const HAS_Q: bool> Sink for Put<'_, HAS_P, HAS_Q> {
 pub(crate) struct Add<'a, const P: bool, const Q: bool> {
     pub p: &'a mut [u8],
     pub q: &'a mut [u8],
+    /// Store past the caches.
+    pub streaming: bool,
 }
 
 impl<const HAS_P: bool, const HAS_Q: bool> Sink for Add<'_, HAS_P, HAS_Q> {
@@ -39,16 +55,33 @@ impl<const HAS_P: bool, const HAS_Q: bool> Sink for Add<'_, HAS_P, HAS_Q> {
     const Q: bool = HAS_Q;
 
     #[inline(always)]
-    fn take<L: Lane>(&mut self, lane: L, at: usize, len: usize, p: Block<L>, q: Block<L>) -> bool {
+    fn take<L: Lane, const W: usize>(
+        &mut self,
+        lane: L,
+        at: usize,
+        len: usize,
+        p: Block<L, W>,
+        q: Block<L, W>,
+    ) -> bool {
         if HAS_P {
             let sum = fold::add(lane, p, fold::load(lane, self.p, at, len));
-            fold::store(lane, sum, self.p, at, len);
+            fold::put(lane, sum, self.p, at, len, self.streaming);
         }
         if HAS_Q {
             let sum = fold::add(lane, q, fold::load(lane, self.q, at, len));
-            fold::store(lane, sum, self.q, at, len);
+            fold::put(lane, sum, self.q, at, len, self.streaming);
         }
         true
+    }
+
+    #[inline(always)]
+    fn prefetch<L: Lane>(&self, lane: L, at: usize) {
+        if HAS_P {
+            lane.prefetch(self.p, at);
+        }
+        if HAS_Q {
+            lane.prefetch(self.q, at);
+        }
     }
 }
 
@@ -56,6 +89,8 @@ impl<const HAS_P: bool, const HAS_Q: bool> Sink for Add<'_, HAS_P, HAS_Q> {
 pub(crate) struct FromP<'a> {
     pub p: &'a [u8],
     pub out: &'a mut [u8],
+    /// Store past the caches.
+    pub streaming: bool,
 }
 
 impl Sink for FromP<'_> {
@@ -63,10 +98,22 @@ impl Sink for FromP<'_> {
     const Q: bool = false;
 
     #[inline(always)]
-    fn take<L: Lane>(&mut self, lane: L, at: usize, len: usize, p: Block<L>, _: Block<L>) -> bool {
+    fn take<L: Lane, const W: usize>(
+        &mut self,
+        lane: L,
+        at: usize,
+        len: usize,
+        p: Block<L, W>,
+        _: Block<L, W>,
+    ) -> bool {
         let p = fold::add(lane, p, fold::load(lane, self.p, at, len));
-        fold::store(lane, p, self.out, at, len);
+        fold::put(lane, p, self.out, at, len, self.streaming);
         true
+    }
+
+    #[inline(always)]
+    fn prefetch<L: Lane>(&self, lane: L, at: usize) {
+        lane.prefetch(self.p, at);
     }
 }
 
@@ -76,6 +123,8 @@ pub(crate) struct FromQ<'a> {
     pub out: &'a mut [u8],
     /// As in [`crate::coeff::Solution::FromQ`].
     pub scale: u8,
+    /// Store past the caches.
+    pub streaming: bool,
 }
 
 impl Sink for FromQ<'_> {
@@ -83,10 +132,29 @@ impl Sink for FromQ<'_> {
     const Q: bool = true;
 
     #[inline(always)]
-    fn take<L: Lane>(&mut self, lane: L, at: usize, len: usize, _: Block<L>, q: Block<L>) -> bool {
+    fn take<L: Lane, const W: usize>(
+        &mut self,
+        lane: L,
+        at: usize,
+        len: usize,
+        _: Block<L, W>,
+        q: Block<L, W>,
+    ) -> bool {
         let q = fold::add(lane, q, fold::load(lane, self.q, at, len));
-        fold::store(lane, fold::scale(lane, self.scale, q), self.out, at, len);
+        fold::put(
+            lane,
+            fold::scale(lane, self.scale, q),
+            self.out,
+            at,
+            len,
+            self.streaming,
+        );
         true
+    }
+
+    #[inline(always)]
+    fn prefetch<L: Lane>(&self, lane: L, at: usize) {
+        lane.prefetch(self.q, at);
     }
 }
 
@@ -100,6 +168,8 @@ pub(crate) struct FromBoth<'a> {
     pub a: u8,
     /// Likewise.
     pub b: u8,
+    /// Store past the caches.
+    pub streaming: bool,
 }
 
 impl Sink for FromBoth<'_> {
@@ -107,7 +177,14 @@ impl Sink for FromBoth<'_> {
     const Q: bool = true;
 
     #[inline(always)]
-    fn take<L: Lane>(&mut self, lane: L, at: usize, len: usize, p: Block<L>, q: Block<L>) -> bool {
+    fn take<L: Lane, const W: usize>(
+        &mut self,
+        lane: L,
+        at: usize,
+        len: usize,
+        p: Block<L, W>,
+        q: Block<L, W>,
+    ) -> bool {
         let p = fold::add(lane, p, fold::load(lane, self.p, at, len));
         let q = fold::add(lane, q, fold::load(lane, self.q, at, len));
         let x = fold::add(
@@ -115,9 +192,15 @@ impl Sink for FromBoth<'_> {
             fold::scale(lane, self.a, p),
             fold::scale(lane, self.b, q),
         );
-        fold::store(lane, x, self.x, at, len);
-        fold::store(lane, fold::add(lane, p, x), self.y, at, len);
+        fold::put(lane, x, self.x, at, len, self.streaming);
+        fold::put(lane, fold::add(lane, p, x), self.y, at, len, self.streaming);
         true
+    }
+
+    #[inline(always)]
+    fn prefetch<L: Lane>(&self, lane: L, at: usize) {
+        lane.prefetch(self.p, at);
+        lane.prefetch(self.q, at);
     }
 }
 
@@ -133,7 +216,14 @@ impl<const HAS_P: bool, const HAS_Q: bool> Sink for Compare<'_, HAS_P, HAS_Q> {
     const Q: bool = HAS_Q;
 
     #[inline(always)]
-    fn take<L: Lane>(&mut self, lane: L, at: usize, len: usize, p: Block<L>, q: Block<L>) -> bool {
+    fn take<L: Lane, const W: usize>(
+        &mut self,
+        lane: L,
+        at: usize,
+        len: usize,
+        p: Block<L, W>,
+        q: Block<L, W>,
+    ) -> bool {
         if HAS_P {
             let difference = fold::add(lane, p, fold::load(lane, self.p, at, len));
             self.mismatch.p |= !fold::is_zero(lane, difference);
@@ -144,6 +234,16 @@ impl<const HAS_P: bool, const HAS_Q: bool> Sink for Compare<'_, HAS_P, HAS_Q> {
         }
         // Nothing more to learn once everything that is compared has differed.
         self.mismatch != Mismatch { p: HAS_P, q: HAS_Q }
+    }
+
+    #[inline(always)]
+    fn prefetch<L: Lane>(&self, lane: L, at: usize) {
+        if HAS_P {
+            lane.prefetch(self.p, at);
+        }
+        if HAS_Q {
+            lane.prefetch(self.q, at);
+        }
     }
 }
 
@@ -159,8 +259,15 @@ impl<const HAS_P: bool, const HAS_Q: bool> Sink for Seek<'_, '_, HAS_P, HAS_Q> {
     const Q: bool = HAS_Q;
 
     #[inline(always)]
-    fn take<L: Lane>(&mut self, lane: L, at: usize, len: usize, p: Block<L>, q: Block<L>) -> bool {
-        let zero = [lane.zero(); fold::WIDTH];
+    fn take<L: Lane, const W: usize>(
+        &mut self,
+        lane: L,
+        at: usize,
+        len: usize,
+        p: Block<L, W>,
+        q: Block<L, W>,
+    ) -> bool {
+        let zero = [lane.zero(); W];
         let dp = match HAS_P {
             true => fold::add(lane, p, fold::load(lane, self.p, at, len)),
             false => zero,
@@ -176,5 +283,15 @@ impl<const HAS_P: bool, const HAS_Q: bool> Sink for Seek<'_, '_, HAS_P, HAS_Q> {
             self.tracker.bytes(at, &p[..len], &q[..len]);
         }
         true
+    }
+
+    #[inline(always)]
+    fn prefetch<L: Lane>(&self, lane: L, at: usize) {
+        if HAS_P {
+            lane.prefetch(self.p, at);
+        }
+        if HAS_Q {
+            lane.prefetch(self.q, at);
+        }
     }
 }

@@ -9,11 +9,12 @@ use std::arch::x86_64::*;
 
 use crate::fold::{Lane, Sink, Term, fold};
 use crate::gf;
+use crate::job::Hints;
 
 /// Define a token type. `$fold` is [`fold`] compiled with the features enabled; everything inside
 /// is inlined into it, which is how the intrinsics below become single instructions.
 macro_rules! token {
-    ($(#[$doc:meta])* $token:ident, $fold:ident, $features:literal, $($feature:tt),+) => {
+    ($(#[$doc:meta])* $token:ident, $fold:ident, $width:literal, $features:literal, $($feature:tt),+) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug)]
         pub(crate) struct $token(());
@@ -25,39 +26,55 @@ macro_rules! token {
             }
 
             /// [`fold`] with these instructions.
-            pub fn fold<T: Term, S: Sink>(self, terms: &[T], len: usize, sink: &mut S) {
+            pub fn fold<T: Term, S: Sink>(
+                self,
+                terms: &[T],
+                len: usize,
+                hints: Hints,
+                sink: &mut S,
+            ) {
                 // SAFETY: `self` exists, so `detect` has found the features.
-                unsafe { $fold(self, terms, len, sink) }
+                unsafe { $fold(self, terms, len, hints, sink) }
             }
         }
 
         #[target_feature(enable = $features)]
-        fn $fold<T: Term, S: Sink>(lane: $token, terms: &[T], len: usize, sink: &mut S) {
-            fold(lane, terms, len, sink);
+        fn $fold<T: Term, S: Sink>(
+            lane: $token,
+            terms: &[T],
+            len: usize,
+            hints: Hints,
+            sink: &mut S,
+        ) {
+            fold::<_, _, _, $width>(lane, terms, len, hints, sink);
         }
     };
 }
 
 token!(
+    /// 16 bytes at a time; multiplies with a table look-up per half byte.
+    Ssse3, fold_ssse3, 4, "ssse3", "ssse3"
+);
+token!(
     /// 32 bytes at a time; multiplies with a table look-up per half byte.
-    Avx2, fold_avx2, "avx2", "avx2"
+    Avx2, fold_avx2, 4, "avx2", "avx2"
 );
 token!(
     /// 32 bytes at a time; multiplies with one bit-matrix instruction.
-    Avx2Gfni, fold_avx2_gfni, "avx2,gfni", "avx2", "gfni"
+    Avx2Gfni, fold_avx2_gfni, 4, "avx2,gfni", "avx2", "gfni"
 );
 token!(
     /// 64 bytes at a time; multiplies with a table look-up per half byte.
-    Avx512, fold_avx512, "avx512f,avx512bw", "avx512f", "avx512bw"
+    Avx512, fold_avx512, 4, "avx512f,avx512bw", "avx512f", "avx512bw"
 );
 token!(
     /// 64 bytes at a time; multiplies with one bit-matrix instruction.
-    Avx512Gfni, fold_avx512_gfni, "avx512f,avx512bw,gfni", "avx512f", "avx512bw", "gfni"
+    Avx512Gfni, fold_avx512_gfni, 8, "avx512f,avx512bw,gfni", "avx512f", "avx512bw", "gfni"
 );
 
 /// The part of [`Lane`] that is moving and adding, the same for all vectors of one width.
 macro_rules! moves {
-    ($vector:ty, $bytes:literal, $zero:ident, $load:ident, $store:ident, $xor:ident) => {
+    ($vector:ty, $bytes:literal, $zero:ident, $load:ident, $store:ident, $stream:ident, $xor:ident) => {
         type V = $vector;
         const BYTES: usize = $bytes;
 
@@ -81,6 +98,32 @@ macro_rules! moves {
             // SAFETY: writes exactly the array, at any alignment; `self` proves that the machine
             // has this instruction.
             unsafe { $store(to.as_mut_ptr().cast(), v) }
+        }
+
+        #[inline(always)]
+        fn stream(self, v: $vector, to: &mut [u8]) {
+            let to: &mut [u8; $bytes] = to.first_chunk_mut().expect("blocks are stored whole");
+            let place: *mut $vector = to.as_mut_ptr().cast();
+            if place.is_aligned() {
+                // SAFETY: writes exactly the array, which is aligned (checked); `self` proves that
+                // the machine has this instruction.
+                unsafe { $stream(place, v) }
+            } else {
+                self.store(v, to);
+            }
+        }
+
+        #[inline(always)]
+        fn fence(self) {
+            // SAFETY: every x86-64 has it.
+            unsafe { _mm_sfence() }
+        }
+
+        #[inline(always)]
+        fn prefetch(self, data: &[u8], at: usize) {
+            let line = data.as_ptr().wrapping_add(at);
+            // SAFETY: every x86-64 has it; a hint that may name any address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
         }
 
         #[inline(always)]
@@ -109,11 +152,72 @@ macro_rules! scales_by_matrix {
         }
 
         #[inline(always)]
+        fn power(self, exponent: u8) -> $vector {
+            // SAFETY: `self` proves that the machine has this instruction.
+            unsafe { $broadcast(gf::POWER_MATRICES[exponent as usize] as i64) }
+        }
+
+        #[inline(always)]
         fn scale(self, factor: $vector, v: $vector) -> $vector {
             // SAFETY: `self` proves that the machine has this instruction.
             unsafe { $affine::<0>(v, factor) }
         }
     };
+}
+
+impl Lane for Ssse3 {
+    moves!(
+        __m128i,
+        16,
+        _mm_setzero_si128,
+        _mm_loadu_si128,
+        _mm_storeu_si128,
+        _mm_stream_si128,
+        _mm_xor_si128
+    );
+    /// The products of the low and the high half bytes.
+    type Factor = (__m128i, __m128i);
+    const SCALES_FAST: bool = false;
+
+    #[inline(always)]
+    fn double(self, v: __m128i) -> __m128i {
+        // SAFETY: `self` proves that the machine has these instructions.
+        unsafe {
+            let carries = _mm_cmpgt_epi8(_mm_setzero_si128(), v);
+            let reduction = _mm_and_si128(carries, _mm_set1_epi8(gf::REDUCTION as i8));
+            _mm_xor_si128(_mm_add_epi8(v, v), reduction)
+        }
+    }
+
+    #[inline(always)]
+    fn factor(self, coefficient: u8) -> (__m128i, __m128i) {
+        let products = &gf::HALF_BYTE_PRODUCTS[coefficient as usize];
+        // SAFETY: reads exactly the two arrays, at any alignment; `self` proves that the machine
+        // has this instruction.
+        unsafe {
+            (
+                _mm_loadu_si128(products.low.as_ptr().cast()),
+                _mm_loadu_si128(products.high.as_ptr().cast()),
+            )
+        }
+    }
+
+    #[inline(always)]
+    fn scale(self, (low, high): (__m128i, __m128i), v: __m128i) -> __m128i {
+        // SAFETY: `self` proves that the machine has these instructions.
+        unsafe {
+            let half = _mm_set1_epi8(0x0f);
+            let from_low = _mm_shuffle_epi8(low, _mm_and_si128(v, half));
+            let high_halves = _mm_and_si128(_mm_srli_epi64::<4>(v), half);
+            _mm_xor_si128(from_low, _mm_shuffle_epi8(high, high_halves))
+        }
+    }
+
+    #[inline(always)]
+    fn is_zero(self, v: __m128i) -> bool {
+        // SAFETY: `self` proves that the machine has these instructions.
+        unsafe { _mm_movemask_epi8(_mm_cmpeq_epi8(v, _mm_setzero_si128())) == 0xffff }
+    }
 }
 
 impl Lane for Avx2 {
@@ -123,6 +227,7 @@ impl Lane for Avx2 {
         _mm256_setzero_si256,
         _mm256_loadu_si256,
         _mm256_storeu_si256,
+        _mm256_stream_si256,
         _mm256_xor_si256
     );
     /// The products of the low and the high half bytes.
@@ -179,6 +284,7 @@ impl Lane for Avx2Gfni {
         _mm256_setzero_si256,
         _mm256_loadu_si256,
         _mm256_storeu_si256,
+        _mm256_stream_si256,
         _mm256_xor_si256
     );
     scales_by_matrix!(__m256i, _mm256_set1_epi64x, _mm256_gf2p8affine_epi64_epi8);
@@ -200,6 +306,7 @@ impl Lane for Avx512 {
         _mm512_setzero_si512,
         _mm512_loadu_si512,
         _mm512_storeu_si512,
+        _mm512_stream_si512,
         _mm512_xor_si512
     );
     /// The products of the low and the high half bytes.
@@ -259,6 +366,7 @@ impl Lane for Avx512Gfni {
         _mm512_setzero_si512,
         _mm512_loadu_si512,
         _mm512_storeu_si512,
+        _mm512_stream_si512,
         _mm512_xor_si512
     );
     scales_by_matrix!(__m512i, _mm512_set1_epi64, _mm512_gf2p8affine_epi64_epi8);
@@ -274,4 +382,15 @@ impl Lane for Avx512Gfni {
         // SAFETY: `self` proves that the machine has this instruction.
         unsafe { _mm512_test_epi64_mask(v, v) == 0 }
     }
+}
+
+/// Drop these bytes from all caches.
+pub(crate) fn flush(data: &[u8]) -> bool {
+    for line in data.chunks(64) {
+        // SAFETY: every x86-64 has it; the address is that of a live byte, whose value stays.
+        unsafe { _mm_clflush(line.as_ptr()) }
+    }
+    // SAFETY: every x86-64 has it.
+    unsafe { _mm_mfence() };
+    true
 }
