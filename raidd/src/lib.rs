@@ -6,6 +6,7 @@
 //! | `bench`, `doctor`, `metrics` | what raidctl measures, looks at and exports |
 //! | `config`, `units` | the YAML file, sizes and durations |
 //! | `control` | socket, protocol, commands |
+//! | `lane` | GPUs that compute parity |
 //! | `device` | what Linux knows about block devices |
 //! | `member_spec` | `/dev/nvme<0..7>n1` |
 
@@ -21,6 +22,7 @@ pub mod discover;
 pub mod engine;
 pub mod guard;
 pub mod imprint;
+pub mod lane;
 pub mod leftovers;
 pub mod member_spec;
 pub mod numbers;

@@ -108,6 +108,7 @@ fn start(
                 peers,
                 manager,
                 parity,
+                lane: None,
                 arena,
                 counters,
                 exit,

@@ -332,6 +332,7 @@ impl Array {
                         peers,
                         manager,
                         parity,
+                        lane: None,
                         arena,
                         counters,
                         exit,

@@ -17,6 +17,21 @@ struct Bell {
     sleeping: AtomicBool,
 }
 
+impl Bell {
+    fn wake(&self) {
+        self.sleeping.store(true, Ordering::Relaxed);
+        self.ring();
+    }
+
+    fn ring(&self) {
+        // Pairs with the fence in `may_sleep`: either we see it asleep, or it sees our message.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if self.sleeping.swap(false, Ordering::AcqRel) && self.fd.write(1).is_err() {
+            tracing::error!("an engine could not be woken");
+        }
+    }
+}
+
 /// The sending end; any number of clones.
 #[derive(Clone)]
 pub struct Postbox {
@@ -70,16 +85,11 @@ impl Postbox {
 
     /// Wakes the receiver without a message.
     pub fn wake(&self) {
-        self.bell.sleeping.store(true, Ordering::Relaxed);
-        self.ring();
+        self.bell.wake();
     }
 
     fn ring(&self) {
-        // Pairs with the fence in `may_sleep`: either we see it asleep, or it sees our message.
-        std::sync::atomic::fence(Ordering::SeqCst);
-        if self.bell.sleeping.swap(false, Ordering::AcqRel) && self.bell.fd.write(1).is_err() {
-            tracing::error!("an engine could not be woken");
-        }
+        self.bell.ring();
     }
 }
 
@@ -87,6 +97,17 @@ impl Mailbox {
     /// The next message, if there is one.
     pub fn take(&self) -> Option<Msg> {
         self.receiver.try_recv().ok()
+    }
+
+    /// Whether no message is there.
+    pub fn is_empty(&self) -> bool {
+        self.receiver.is_empty()
+    }
+
+    /// Something that wakes the receiver, for whoever has no message for it.
+    pub fn waker(&self) -> impl Fn() + Send + 'static {
+        let bell = self.bell.clone();
+        move || bell.wake()
     }
 
     /// Announces sleep. False if a message came in between: then do not sleep.

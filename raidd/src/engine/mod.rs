@@ -1,26 +1,39 @@
 //! One engine thread: the loop between a queue's core and the world.
 //!
-//! A pass: take in completions, messages and requests; let the core issue what it can; carry out its actions in order,
-//! copies and parity inline; submit; wait. The thread owns its ring, buffer memory and core; it shares nothing but the
-//! owner words and its mailbox, and allocates nothing once it runs.
+//! A pass: take in completions, messages and requests, and what a lane has done; let the core issue what it can; carry out
+//! its actions in order, copies inline, parity in the workshop; submit; wait. The thread owns its ring, buffer memory and
+//! core; it shares nothing but the owner words and its mailbox, and allocates nothing once it runs.
+//!
+//! While a lane has jobs in flight the engine does not sleep for long: first it spins for the time that a job takes, then it
+//! sleeps in the ring in short ticks. Without a lane, or with nothing in flight, it sleeps until something happens.
 
+mod counters;
 mod errno;
 mod mailbox;
+mod offload;
 mod ring;
+mod work;
+mod workshop;
 
 use std::fs::File;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use parity_kernels::{Arena, BufRange, Engine as Parity};
-use raid_core::path::queue::{QueueCore, QueueStats};
+use raid_core::path::queue::QueueCore;
 use raid_core::path::types::{
-    Action, Actions, BufSlice, Event, IoKind, Job, MemberError, Msg, Op, Peer, Request,
+    Action, Actions, BufSlice, Event, IoKind, MemberError, Msg, Op, Peer, Request,
 };
 use ublk_frontend::{Event as Arrival, Fetched, Frontend, UBLK_KEY};
 
+use crate::lane::LanePlan;
+use offload::Rest;
+use work::range;
+use workshop::Workshop;
+
+pub use counters::Counters;
 pub use mailbox::{Mailbox, Postbox, mailbox};
 pub use ring::mark_io_flusher;
 use ring::{Direction, FRONTEND_KEY, MemberRing, WAKE_KEY};
@@ -32,61 +45,6 @@ pub struct EngineMember {
     pub file: Arc<File>,
     /// First byte of its data area.
     pub data_offset: u64,
-}
-
-/// What an engine lets others see: copies of the core's counters, written by the engine alone.
-#[derive(Debug, Default)]
-pub struct Counters([AtomicU64; 17]);
-
-impl Counters {
-    fn publish(&self, s: &QueueStats) {
-        let values = [
-            s.reads,
-            s.writes,
-            s.flushes,
-            s.read_sectors,
-            s.write_sectors,
-            s.full,
-            s.encodes,
-            s.updates,
-            s.recovers,
-            s.decoded,
-            s.merged,
-            s.forwarded,
-            s.member_ios,
-            s.member_read_sectors,
-            s.member_write_sectors,
-            s.member_errors,
-            s.inflight,
-        ];
-        for (to, from) in self.0.iter().zip(values) {
-            to.store(from, Ordering::Relaxed);
-        }
-    }
-
-    /// Names and values, in a fixed order.
-    pub fn read(&self) -> [(&'static str, u64); 17] {
-        const NAMES: [&str; 17] = [
-            "read_requests",
-            "write_requests",
-            "flush_requests",
-            "read_sectors",
-            "write_sectors",
-            "full_bands",
-            "encode_bands",
-            "update_bands",
-            "recover_bands",
-            "decoded_bands",
-            "merged_pieces",
-            "forwarded_pieces",
-            "member_ios",
-            "member_read_sectors",
-            "member_write_sectors",
-            "member_errors",
-            "member_ios_in_flight",
-        ];
-        std::array::from_fn(|i| (NAMES[i], self.0[i].load(Ordering::Relaxed)))
-    }
 }
 
 /// Everything an engine thread needs besides its frontend.
@@ -101,8 +59,10 @@ pub struct Parts {
     pub peers: Vec<Postbox>,
     /// The manager's mailbox.
     pub manager: crossbeam_channel::Sender<Msg>,
-    /// Arithmetic.
+    /// Arithmetic on this thread.
     pub parity: Parity,
+    /// A lane to a device, if this engine shall have one.
+    pub lane: Option<LanePlan>,
     /// Buffer memory, as large as the core says.
     pub arena: Arena,
     /// Where counters go.
@@ -115,13 +75,11 @@ pub struct Parts {
 pub struct Engine<F: Frontend> {
     ring: MemberRing,
     frontend: F,
+    workshop: Workshop,
     parts: Parts,
     actions: Actions,
     completions: Vec<(u64, i32)>,
     fences: Vec<Event>,
-    copies_ok: bool,
-    mismatch: bool,
-    sources: Vec<(BufRange, u8)>,
     spans: Vec<BufRange>,
     expected: Vec<(IoKind, u32)>,
     /// What to answer for a request that succeeds, by tag.
@@ -135,17 +93,22 @@ impl<F: Frontend> Engine<F> {
     ///
     /// # Errors
     /// What io_uring says.
-    pub fn new(frontend: F, parts: Parts) -> io::Result<Engine<F>> {
+    pub fn new(frontend: F, mut parts: Parts) -> io::Result<Engine<F>> {
         mark_io_flusher();
         let ring = MemberRing::new(2048, frontend.depth(), &parts.arena)?;
+        let workshop = Workshop::new(
+            parts.parity,
+            parts.members.len(),
+            &parts.arena,
+            parts.lane.take(),
+            parts.mailbox.waker(),
+        );
         Ok(Engine {
             ring,
             actions: Actions::with_capacity(4096, 8192),
             completions: Vec::with_capacity(1024),
             fences: Vec::with_capacity(512),
-            copies_ok: true,
-            mismatch: false,
-            sources: Vec::with_capacity(256),
+            workshop,
             spans: Vec::with_capacity(1024),
             expected: vec![(IoKind::Flush, 0); parts.core.io_capacity()],
             success: vec![0; usize::from(frontend.depth())],
@@ -173,12 +136,30 @@ impl<F: Frontend> Engine<F> {
                     break;
                 }
             }
-            self.parts.counters.publish(&self.parts.core.stats());
-            if self.parts.exit.load(Ordering::Acquire) && self.parts.core.idle() {
+            self.publish();
+            if self.parts.exit.load(Ordering::Acquire) && self.at_rest() {
+                self.workshop.close();
                 return Ok(());
             }
             self.wait(busy)?;
         }
+    }
+
+    fn publish(&self) {
+        let (stats, tally) = (self.parts.core.stats(), self.workshop.tally());
+        self.parts.counters.publish(&stats, &tally);
+    }
+
+    /// Nothing is in flight, or nothing that will ever end.
+    fn at_rest(&self) -> bool {
+        if self.parts.core.idle() {
+            return true;
+        }
+        let stuck = self.workshop.stuck() && self.parts.core.stats().inflight == 0;
+        if stuck {
+            tracing::error!("an engine ends with requests that a GPU did not let go of");
+        }
+        stuck
     }
 
     /// Submits, and sleeps until something happens unless there is more to do at once.
@@ -197,7 +178,18 @@ impl<F: Frontend> Engine<F> {
         while self.frontend.flush(&mut self.ring.sq()) > 0 {
             self.ring.submit()?;
         }
-        if busy || !self.parts.mailbox.may_sleep() {
+        if busy || !self.parts.mailbox.is_empty() {
+            return self.ring.submit();
+        }
+        let mut rest = self.workshop.rest();
+        if let Rest::Spin(until) = rest {
+            self.ring.submit()?;
+            if self.spin(until)? {
+                return Ok(());
+            }
+            rest = self.workshop.rest();
+        }
+        if !self.parts.mailbox.may_sleep() {
             return self.ring.submit();
         }
         // Work that waits is always brought on by a completion or a message. Should a fault ever break that rule, a
@@ -207,11 +199,28 @@ impl<F: Frontend> Engine<F> {
             (false, false) => Some(Duration::from_secs(1)),
             (false, true) => None,
         };
-        let done = self
-            .ring
-            .submit_and_wait(self.parts.core.wait_hint(), limit);
+        let (want, limit) = match rest {
+            Rest::Deep => (self.parts.core.wait_hint(), limit),
+            Rest::Tick(time) => (1, Some(limit.map_or(time, |l| l.min(time)))),
+            Rest::Spin(_) => (1, Some(Duration::ZERO)),
+        };
+        let done = self.ring.submit_and_wait(want, limit);
         self.parts.mailbox.awake();
         done
+    }
+
+    /// Looks at lane, ring and mailbox until one of them has something, or until then. True if one has.
+    fn spin(&mut self, until: Instant) -> io::Result<bool> {
+        loop {
+            self.workshop.poll(&mut self.parts.arena, &mut self.fences);
+            if !self.fences.is_empty() || self.ring.ready()? || !self.parts.mailbox.is_empty() {
+                return Ok(true);
+            }
+            if Instant::now() >= until {
+                return Ok(false);
+            }
+            std::hint::spin_loop();
+        }
     }
 
     /// Completions, messages and requests into the core. True if there may be more at once.
@@ -247,6 +256,7 @@ impl<F: Frontend> Engine<F> {
         while let Some(fetched) = self.frontend.next_request() {
             self.fetched(fetched);
         }
+        self.workshop.poll(&mut self.parts.arena, &mut self.fences);
         more
     }
 
@@ -327,8 +337,10 @@ impl<F: Frontend> Engine<F> {
                 let bufs = &all.bufs[bufs.start as usize..bufs.end as usize];
                 self.spans.clear();
                 self.spans.extend(bufs.iter().map(range));
+                let bytes = self.spans.iter().map(|s| s.len as u64).sum();
                 let spans = self.parts.arena.spans_mut(&self.spans);
-                self.copies_ok &= self.frontend.copy_in(*queue, *tag, *off, spans).is_ok();
+                let ok = self.frontend.copy_in(*queue, *tag, *off, spans).is_ok();
+                self.workshop.copied(bytes, ok);
             }
             Action::CopyOut {
                 queue,
@@ -338,18 +350,14 @@ impl<F: Frontend> Engine<F> {
             } => {
                 let bufs = &all.bufs[bufs.start as usize..bufs.end as usize];
                 let spans = bufs.iter().map(|b| self.parts.arena.bytes(range(b)));
-                self.copies_ok &= self.frontend.copy_out(*queue, *tag, *off, spans).is_ok();
+                let ok = self.frontend.copy_out(*queue, *tag, *off, spans).is_ok();
+                self.workshop.copied(0, ok);
             }
             Action::Zero(slice) => self.parts.arena.bytes_mut(range(slice)).fill(0),
-            Action::Compute(job) => self.compute(job, all),
+            Action::Compute(job) => self.workshop.gather(job, all, &mut self.parts.arena),
             Action::Fence { op } => {
-                let ok = std::mem::replace(&mut self.copies_ok, true);
-                let mismatch = std::mem::replace(&mut self.mismatch, false);
-                self.fences.push(Event::Fenced {
-                    op: *op,
-                    ok,
-                    mismatch,
-                });
+                self.workshop
+                    .fence(*op, &mut self.parts.arena, &mut self.fences)
             }
             Action::Complete { tag, result } => {
                 let value = match result {
@@ -416,57 +424,5 @@ impl<F: Frontend> Engine<F> {
             IoKind::Discard => ring.discard(io, &member.file, pos, len),
             IoKind::WriteZeroes => ring.write_zeroes(io, &member.file, pos, len),
         }
-    }
-
-    fn compute(&mut self, job: &Job, all: &Actions) {
-        let Parts { arena, parity, .. } = &mut self.parts;
-        let opt = |s: &Option<BufSlice>| s.as_ref().map(range);
-        self.sources.clear();
-        if let Job::Encode { srcs, .. } | Job::Recover { srcs, .. } | Job::Check { srcs, .. } = job
-        {
-            let list = &all.srcs[srcs.start as usize..srcs.end as usize];
-            self.sources
-                .extend(list.iter().map(|(s, e)| (range(s), *e)));
-        }
-        match job {
-            Job::Encode { p, q, .. } => arena.encode(parity, &self.sources, opt(p), opt(q)),
-            Job::Update {
-                old,
-                new,
-                exp,
-                p,
-                q,
-            } => {
-                arena.update(parity, &[(range(old), range(new), *exp)], opt(p), opt(q));
-            }
-            Job::Recover {
-                p,
-                q,
-                first,
-                second,
-                ..
-            } => {
-                let lost = [
-                    (range(&first.0), first.1),
-                    second
-                        .as_ref()
-                        .map_or((BufRange::default(), 0), |s| (range(&s.0), s.1)),
-                ];
-                let count = 1 + usize::from(second.is_some());
-                arena
-                    .recover(parity, &self.sources, opt(p), opt(q), &lost[..count])
-                    .expect("the core asks only for what P and Q can give");
-            }
-            Job::Check { p, q, .. } => {
-                self.mismatch |= arena.check(parity, &self.sources, opt(p), opt(q)).any()
-            }
-        }
-    }
-}
-
-fn range(slice: &BufSlice) -> BufRange {
-    BufRange {
-        off: slice.off as usize,
-        len: slice.len as usize,
     }
 }

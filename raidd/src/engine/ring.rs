@@ -69,6 +69,7 @@ impl MemberRing {
             } else {
                 builder.setup_coop_taskrun();
             }
+            builder.setup_taskrun_flag();
             builder.build(entries)
         };
         let ring: IoUring = build(true).or_else(|_| build(false))?;
@@ -161,6 +162,14 @@ impl MemberRing {
             }
             other => other.map(drop),
         }
+    }
+
+    /// Whether completions are there, or can be had without waiting. A system call only if the kernel has some in reserve.
+    pub fn ready(&mut self) -> io::Result<bool> {
+        if self.ring.submission().taskrun() {
+            self.submit()?;
+        }
+        Ok(!self.ring.completion().is_empty())
     }
 
     /// Moves the completions that are there to `out` as `(user_data, result)`.

@@ -1,0 +1,379 @@
+//! The part of the workshop that has to do with a lane: what is handed over, what comes back, what happens when it fails, and
+//! how long the engine may rest while something is out.
+//!
+//! A lane that fails goes to its supervisor, which closes it. Only then its jobs are done here, from the bytes that are still
+//! in place (a lane leaves what it reads intact); meanwhile all others are. A lane that cannot be closed may still write, so
+//! its jobs stay as they are, and what waits for them waits for good.
+
+use std::time::{Duration, Instant};
+
+use parity_kernels::Arena;
+use parity_kernels::offload::{Done, Lane, LaneCost, LaneError, Refusal};
+use raid_core::path::types::Event;
+
+use super::work::Kind;
+use super::workshop::{FLYING, Pending, Workshop};
+use crate::lane::LanePlan;
+use crate::lane::cost::{Choice, Inputs, Operation, choose};
+use crate::lane::supervisor::{Link, Note};
+
+/// An awake lane without work is parked after this time.
+const PARK_AFTER: Duration = Duration::from_millis(2);
+/// What was kept back from a parked lane is forgotten after this time.
+const MISSED_FOR: Duration = Duration::from_millis(2);
+/// Longest time to spin for a lane before sleeping in short ticks.
+const LONGEST_SPIN: Duration = Duration::from_micros(50);
+/// Length of such a tick.
+const TICK: Duration = Duration::from_micros(75);
+/// A lane with jobs in flight that ends none for this long has failed, whatever it says.
+const STALL: Duration = Duration::from_secs(1);
+/// How long the end of an engine waits for its lane to close.
+const CLOSE_WITHIN: Duration = Duration::from_millis(1500);
+
+/// Everything about the lane that an engine without one does without.
+pub(super) struct Offload {
+    plan: LanePlan,
+    /// None only while it ends.
+    link: Option<Link>,
+    lane: Option<Box<dyn Lane>>,
+    cost: LaneCost,
+    stuck: bool,
+    /// The lane said that it is full, or worse.
+    look: bool,
+    /// The last time that a job was handed to an idle lane, or that one ended.
+    moved: Instant,
+    /// CPU time of jobs kept back from a parked lane, and since when.
+    missed_ns: f64,
+    missed_since: Instant,
+}
+
+/// How long an engine with nothing else to do may rest.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Rest {
+    /// Until something happens.
+    Deep,
+    /// Not longer than this.
+    Tick(Duration),
+    /// Not at all until then: something is about to come back.
+    Spin(Instant),
+}
+
+impl Offload {
+    /// Lets a thread begin to open the lane. None if there is no thread to be had.
+    pub fn start(
+        plan: LanePlan,
+        arena: &Arena,
+        wake: impl Fn() + Send + 'static,
+    ) -> Option<Offload> {
+        let (opener, shared) = (plan.opener.clone(), plan.shared.clone());
+        let link = Link::start(opener, arena.memory(), shared, plan.pauses, wake)
+            .inspect_err(|error| {
+                tracing::warn!(%error, "no thread for a GPU lane; parity is computed on the CPU");
+            })
+            .ok()?;
+        let now = Instant::now();
+        Some(Offload {
+            plan,
+            link: Some(link),
+            lane: None,
+            cost: LaneCost {
+                caller_ns: 0.0,
+                latency_ns: 0.0,
+                ns_per_byte: 0.0,
+            },
+            stuck: false,
+            look: false,
+            moved: now,
+            missed_ns: 0.0,
+            missed_since: now,
+        })
+    }
+}
+
+impl Workshop {
+    /// Gives the lane what is for it, out of the batch. Answers the fence that these jobs wait for.
+    pub(super) fn hand_over(&mut self) -> Option<u32> {
+        let lane = self.offload.as_ref()?.lane.as_ref()?;
+        if self.batch.is_empty() {
+            return None;
+        }
+        let (mut queued, mut awake) = (lane.queued_bytes(), lane.awake());
+        let now = Instant::now();
+        let mut fence = None;
+        let (mut ahead_ns, mut kept) = (0.0, 0);
+        for i in 0..self.batch.len() {
+            let at = self.batch[i];
+            let bytes = self.works[at as usize].job().data_bytes() as u64;
+            let cpu_ns = self.cpu_ns(at);
+            let mut goes = self.wanted(cpu_ns, ahead_ns, bytes, queued, awake, now);
+            if goes && self.depends(kept, i) {
+                self.tally.kept_dependent += 1;
+                goes = false;
+            }
+            if goes && self.submit(at, bytes, &mut fence, now) {
+                awake = true;
+                queued += bytes;
+            } else {
+                ahead_ns += cpu_ns;
+                self.batch[kept] = at;
+                kept += 1;
+            }
+        }
+        self.batch.truncate(kept);
+        fence
+    }
+
+    /// Whether the order of job `i` of the batch and another matters. The first `kept` of the batch stay here; those that went
+    /// before `i` were compared with it when they went.
+    fn depends(&self, kept: usize, i: usize) -> bool {
+        let work = &self.works[self.batch[i] as usize];
+        let mut others = self.batch[..kept].iter().chain(&self.batch[i + 1..]);
+        others.any(|other| work.conflicts(&self.works[*other as usize]))
+    }
+
+    /// What a job would cost here.
+    fn cpu_ns(&self, at: u32) -> f64 {
+        let Some(offload) = &self.offload else {
+            return 0.0;
+        };
+        let work = &self.works[at as usize];
+        let job = work.job();
+        let bytes = job.data_bytes() as u64;
+        // What was just copied in is in a cache; what a member delivered is not.
+        let cold = work.kind != Kind::Encode || self.copied < bytes / 2;
+        let q = job.parities().1.is_some();
+        let cpu = &offload.plan.cpu;
+        cpu.ns(Operation::of(&job), bytes, job.len() as u64, q, cold)
+    }
+
+    /// Whether the lane is the place for a job; counts why not.
+    fn wanted(
+        &mut self,
+        cpu_ns: f64,
+        ahead_ns: f64,
+        bytes: u64,
+        queued: u64,
+        awake: bool,
+        now: Instant,
+    ) -> bool {
+        let Some(offload) = &mut self.offload else {
+            return false;
+        };
+        if now.duration_since(offload.missed_since) > MISSED_FOR {
+            (offload.missed_ns, offload.missed_since) = (0.0, now);
+        }
+        let inputs = Inputs {
+            cpu_ns,
+            ahead_ns,
+            bytes,
+            cost: offload.cost,
+            queued,
+            awake,
+            missed_ns: offload.missed_ns,
+        };
+        match choose(&inputs, &offload.plan.policy) {
+            Choice::Lane => return true,
+            Choice::Small => self.tally.kept_small += 1,
+            Choice::Late => self.tally.kept_late += 1,
+            Choice::Asleep => {
+                offload.missed_ns += cpu_ns;
+                self.tally.kept_asleep += 1;
+            }
+        }
+        false
+    }
+
+    fn submit(&mut self, at: u32, bytes: u64, fence: &mut Option<u32>, now: Instant) -> bool {
+        let Some(offload) = &mut self.offload else {
+            return false;
+        };
+        let Some(lane) = &mut offload.lane else {
+            return false;
+        };
+        let work = &mut self.works[at as usize];
+        if self.flying == FLYING {
+            self.tally.refused += 1;
+            return false;
+        }
+        if let Err(why) = lane.submit(at, &work.job()) {
+            // A lane that has failed may say so only when it is polled.
+            offload.look |= why == Refusal::Full;
+            self.tally.refused += 1;
+            return false;
+        }
+        if self.flying == 0 {
+            offload.moved = now;
+        }
+        let fence = *fence.get_or_insert_with(|| {
+            self.free_pending.pop().unwrap_or_else(|| {
+                self.pending.push(Pending::NONE);
+                self.pending.len() as u32 - 1
+            })
+        });
+        self.pending[fence as usize].left += 1;
+        (work.fence, work.flying, work.since) = (fence, true, now);
+        self.flying += 1;
+        self.tally.lane_jobs += 1;
+        self.tally.lane_bytes += bytes;
+        true
+    }
+
+    /// Takes back what the lane has done, and in what the supervisor has to say. Fences that are complete go to `out`.
+    pub fn poll(&mut self, arena: &mut Arena, out: &mut Vec<Event>) {
+        while let Some(note) = self.note() {
+            self.take_note(note, arena, out);
+        }
+        let Some(offload) = &mut self.offload else {
+            return;
+        };
+        let Some(lane) = &mut offload.lane else {
+            return;
+        };
+        if self.flying == 0 && !offload.look {
+            return;
+        }
+        offload.look = false;
+        let mut done = std::mem::take(&mut self.done);
+        let mut result = lane.poll(arena, &mut done);
+        if !done.is_empty() {
+            let now = Instant::now();
+            offload.moved = now;
+            for one in &done {
+                result = result.and(self.land(one, now, out));
+            }
+            done.clear();
+        } else if self.flying > 0 && offload.moved.elapsed() > STALL {
+            result = result.and(Err(LaneError::new(format!(
+                "no job has ended for {STALL:?}"
+            ))));
+        }
+        self.done = done;
+        if let Err(error) = result {
+            self.lose(error);
+        }
+    }
+
+    fn note(&self) -> Option<Note> {
+        self.offload.as_ref()?.link.as_ref()?.note()
+    }
+
+    fn take_note(&mut self, note: Note, arena: &mut Arena, out: &mut Vec<Event>) {
+        let Some(offload) = &mut self.offload else {
+            return;
+        };
+        match note {
+            Note::Opened(lane) => {
+                offload.cost = lane.cost();
+                offload.moved = Instant::now();
+                offload.lane = Some(lane);
+            }
+            Note::Stuck => offload.stuck = true,
+            Note::Closed => {
+                for at in 0..self.works.len() as u32 {
+                    if self.works[at as usize].flying {
+                        let mismatch = self.run(at, arena).any();
+                        self.settle(at, mismatch, out);
+                        self.tally.redone += 1;
+                    }
+                }
+            }
+        }
+    }
+
+    /// A job has come back.
+    fn land(&mut self, done: &Done, now: Instant, out: &mut Vec<Event>) -> Result<(), LaneError> {
+        match self.works.get(done.token as usize) {
+            Some(work) if work.flying => {
+                self.tally.lane_ns += now.duration_since(work.since).as_nanos() as u64;
+                self.settle(done.token, done.mismatch.any(), out);
+                Ok(())
+            }
+            _ => Err(LaneError::new(format!(
+                "job {} has ended that was not in flight",
+                done.token
+            ))),
+        }
+    }
+
+    /// A job in flight is done; so may be its fence.
+    fn settle(&mut self, at: u32, mismatch: bool, out: &mut Vec<Event>) {
+        let work = &mut self.works[at as usize];
+        work.flying = false;
+        let fence = work.fence;
+        self.free.push(at);
+        self.flying -= 1;
+        let pending = &mut self.pending[fence as usize];
+        pending.mismatch |= mismatch;
+        pending.left -= 1;
+        if pending.left == 0 {
+            let Pending {
+                op, ok, mismatch, ..
+            } = *pending;
+            self.free_pending.push(fence);
+            out.push(Event::Fenced { op, ok, mismatch });
+        }
+    }
+
+    /// Gives a lane that has failed to the supervisor. Its jobs stay in flight until it is closed.
+    fn lose(&mut self, error: LaneError) {
+        if let Some(offload) = &mut self.offload
+            && let (Some(lane), Some(link)) = (offload.lane.take(), &offload.link)
+        {
+            self.tally.losses += 1;
+            link.lost(lane, error);
+        }
+    }
+
+    /// How long the engine may rest, as far as the lane is concerned. Parks a lane that has had nothing to do.
+    pub fn rest(&mut self) -> Rest {
+        let Some(offload) = &mut self.offload else {
+            return Rest::Deep;
+        };
+        let Some(lane) = &mut offload.lane else {
+            return Rest::Deep;
+        };
+        if self.flying > 0 {
+            let LaneCost {
+                latency_ns,
+                ns_per_byte,
+                ..
+            } = offload.cost;
+            let expected = 2.0 * latency_ns + lane.queued_bytes() as f64 * ns_per_byte;
+            let spin = Duration::from_nanos(expected as u64).min(LONGEST_SPIN);
+            return match offload.moved.elapsed() < spin {
+                true => Rest::Spin(offload.moved + spin),
+                false => Rest::Tick(TICK),
+            };
+        }
+        if !lane.awake() {
+            return Rest::Deep;
+        }
+        match PARK_AFTER.checked_sub(offload.moved.elapsed()) {
+            Some(left) => Rest::Tick(left.max(TICK)),
+            None => {
+                lane.park();
+                Rest::Deep
+            }
+        }
+    }
+
+    /// Jobs are in flight that will never end.
+    pub fn stuck(&self) -> bool {
+        self.flying > 0 && self.offload.as_ref().is_some_and(|o| o.stuck)
+    }
+
+    /// Ends the lane; waits for that, but not for long.
+    pub fn close(&mut self) {
+        if let Some(offload) = &mut self.offload
+            && let Some(link) = offload.link.take()
+        {
+            link.end(offload.lane.take(), CLOSE_WITHIN);
+        }
+    }
+}
+
+impl Drop for Workshop {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

@@ -1,0 +1,210 @@
+//! Whether a parity job is done by the thread that has it, or by a lane. Pure functions over measured costs; a decision
+//! costs a few multiplications.
+
+use parity_kernels::offload::{ArenaJob, LaneCost};
+
+/// CPU time that jobs in a short time must have in common before a parked lane is woken for them, in ns. A lane that is woken
+/// takes processors of the device until it is parked again, and its first job comes late.
+const WAKE_WORK_NS: f64 = 100_000.0;
+
+/// The four operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// P and Q from data.
+    Encode,
+    /// P and Q follow changed data.
+    Update,
+    /// Lost data from the rest.
+    Recover,
+    /// Compare.
+    Check,
+}
+
+impl Operation {
+    /// Of a job.
+    pub fn of(job: &ArenaJob) -> Operation {
+        match job {
+            ArenaJob::Encode { .. } => Operation::Encode,
+            ArenaJob::Update { .. } => Operation::Update,
+            ArenaJob::Recover { .. } => Operation::Recover,
+            ArenaJob::Check { .. } => Operation::Check,
+        }
+    }
+}
+
+/// What jobs cost on the CPU.
+pub trait CpuCost: Send + Sync {
+    /// Time in ns of a job over `data_bytes` bytes of data (see [`ArenaJob::data_bytes`]), in chunks of `chunk` bytes, with
+    /// or without Q. `cold`: the data are in memory rather than in a cache.
+    fn ns(&self, operation: Operation, data_bytes: u64, chunk: u64, q: bool, cold: bool) -> f64;
+}
+
+/// The same rate for everything, in bytes per ns. For tests, and where nothing was measured.
+#[derive(Clone, Copy, Debug)]
+pub struct FlatRate(pub f64);
+
+impl CpuCost for FlatRate {
+    fn ns(&self, _: Operation, data_bytes: u64, _: u64, _: bool, _: bool) -> f64 {
+        data_bytes as f64 / self.0
+    }
+}
+
+/// How to choose.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Policy {
+    /// A job may end on the lane this many times later than it would on the CPU.
+    pub slack: f64,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy { slack: 2.0 }
+    }
+}
+
+/// What a decision is made from. Times in ns.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Inputs {
+    /// The job on this thread.
+    pub cpu_ns: f64,
+    /// What this thread does before it could begin the job.
+    pub ahead_ns: f64,
+    /// Bytes of data of the job.
+    pub bytes: u64,
+    /// Measured for the lane.
+    pub cost: LaneCost,
+    /// Bytes of data that the lane has in hand.
+    pub queued: u64,
+    /// The lane waits for jobs; it is not parked.
+    pub awake: bool,
+    /// CPU time of jobs that were lately kept back from a parked lane.
+    pub missed_ns: f64,
+}
+
+/// Where a job goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// To the lane.
+    Lane,
+    /// Here: handing it over costs this thread as much as doing it.
+    Small,
+    /// Here: the lane would be done too late.
+    Late,
+    /// Here: it is not worth waking the lane. Counts as missed.
+    Asleep,
+}
+
+/// Time from now at which the lane would have the job done, if it is awake.
+pub fn lane_end_ns(i: &Inputs) -> f64 {
+    i.cost.caller_ns + i.cost.latency_ns + (i.queued + i.bytes) as f64 * i.cost.ns_per_byte
+}
+
+/// A job goes to the lane if that saves time of this thread, and if it is done there no later than `slack` times the time
+/// after which it would be done here. A parked lane is woken only once there is enough work for it; the job that wakes it
+/// is the one that pays for it with its own delay.
+pub fn choose(i: &Inputs, policy: &Policy) -> Choice {
+    if i.cpu_ns <= i.cost.caller_ns {
+        return Choice::Small;
+    }
+    if lane_end_ns(i) > policy.slack * (i.ahead_ns + i.cpu_ns) {
+        return Choice::Late;
+    }
+    if !i.awake && i.cpu_ns + i.missed_ns < WAKE_WORK_NS {
+        return Choice::Asleep;
+    }
+    Choice::Lane
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 50 GB/s, 8 us, and half a microsecond of the caller: the shape of a persistent kernel behind PCIe.
+    const LANE: LaneCost = LaneCost {
+        caller_ns: 500.0,
+        latency_ns: 8_000.0,
+        ns_per_byte: 0.02,
+    };
+
+    fn inputs(bytes: u64, gb_per_s: f64) -> Inputs {
+        Inputs {
+            cpu_ns: bytes as f64 / gb_per_s,
+            ahead_ns: 0.0,
+            bytes,
+            cost: LANE,
+            queued: 0,
+            awake: true,
+            missed_ns: 0.0,
+        }
+    }
+
+    fn chosen(i: Inputs) -> Choice {
+        choose(&i, &Policy::default())
+    }
+
+    #[test]
+    fn what_costs_no_more_here_stays_here() {
+        // 4 KiB at 10 GB/s: 410 ns.
+        assert_eq!(chosen(inputs(4096, 10.0)), Choice::Small);
+        // However patient the policy is.
+        let patient = Policy { slack: 1e9 };
+        assert_eq!(choose(&inputs(4096, 10.0), &patient), Choice::Small);
+        assert_eq!(choose(&inputs(8192, 10.0), &patient), Choice::Lane);
+    }
+
+    #[test]
+    fn what_the_lane_delays_too_much_stays_here() {
+        // 24 KiB: 2.5 us here, 9 us there.
+        assert_eq!(chosen(inputs(6 * 4096, 10.0)), Choice::Late);
+        // 96 KiB: 9.8 us here, 10.5 us there.
+        assert_eq!(chosen(inputs(6 * 16384, 10.0)), Choice::Lane);
+        // Nearly the same with hot data on a fast CPU.
+        assert_eq!(chosen(inputs(6 * 16384, 60.0)), Choice::Late);
+    }
+
+    #[test]
+    fn a_long_queue_sends_jobs_back() {
+        let mut i = inputs(6 * 16384, 10.0);
+        i.queued = 8 * i.bytes;
+        assert_eq!(chosen(i), Choice::Late);
+        i.queued = i.bytes / 2;
+        assert_eq!(chosen(i), Choice::Lane);
+        // With work ahead of it here, the same queue is bearable.
+        i.queued = 8 * i.bytes;
+        i.ahead_ns = 4.0 * i.cpu_ns;
+        assert_eq!(chosen(i), Choice::Lane);
+    }
+
+    #[test]
+    fn a_parked_lane_wakes_for_big_or_repeated_work() {
+        let mut i = inputs(6 * 16384, 10.0);
+        i.awake = false;
+        assert_eq!(chosen(i), Choice::Asleep);
+        i.missed_ns = 95_000.0;
+        assert_eq!(chosen(i), Choice::Lane);
+        let mut big = inputs(2 << 20, 10.0);
+        big.awake = false;
+        assert_eq!(chosen(big), Choice::Lane);
+    }
+
+    #[test]
+    fn the_choice_is_monotonous() {
+        // More queue never moves a job to the lane; more slack never moves one away.
+        for bytes in [4096u64, 32768, 131_072, 1 << 20] {
+            for rate in [2.0, 10.0, 40.0, 100.0] {
+                let mut was = true;
+                for queued in [0u64, 1 << 16, 1 << 18, 1 << 20, 1 << 24] {
+                    let i = Inputs {
+                        queued,
+                        ..inputs(bytes, rate)
+                    };
+                    let goes = chosen(i) == Choice::Lane;
+                    assert!(was || !goes, "{i:?}");
+                    was = goes;
+                    let loose = choose(&i, &Policy { slack: 4.0 }) == Choice::Lane;
+                    assert!(loose || !goes, "{i:?}");
+                }
+            }
+        }
+    }
+}
