@@ -19,6 +19,7 @@ pub mod control;
 pub mod daemon;
 pub mod device;
 pub mod discover;
+pub mod doctor;
 pub mod engine;
 pub mod guard;
 pub mod imprint;

@@ -57,6 +57,8 @@ pub enum Verb {
     Zero(Zero),
     /// Measure this machine (needs no daemon)
     Bench(super::bench::Bench),
+    /// What this machine has of what raidd uses, what will be used, what to fix (needs no daemon)
+    Doctor(super::doctor::Doctor),
 }
 
 /// `raidctl create`

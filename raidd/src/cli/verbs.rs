@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::args::{Assemble, Cli, Create, Detail, Output, Stop, Verb};
 use super::exit::{self, Failure};
-use super::{bench, examine, show, zero};
+use super::{bench, doctor, examine, show, zero};
 use crate::array_api::Health;
 use crate::control::client::{ClientError, call, connect};
 use crate::control::protocol::{
@@ -27,6 +27,7 @@ pub fn run(cli: &Cli) -> exit::Outcome {
         Verb::Examine(args) => examine::run(&members(&args.members)?, json),
         Verb::Zero(args) => zero::run(&members(&args.members)?, args, json),
         Verb::Bench(args) => bench::run(args, json),
+        Verb::Doctor(args) => doctor::run(args, json),
     }
 }
 
