@@ -4,6 +4,7 @@
 //! round, in alternating order, each time as a new array on the same members. What is compared is processor time of the
 //! whole process, kernel and helper threads included, per byte of the requests. Spinning counts as time; sleep does not.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -144,8 +145,10 @@ pub struct Row {
     pub bands_per_gb: f64,
     /// Cycles per byte that the processor needs for that parity alone: in cache, just copied.
     pub parity_cycles_per_byte: (f64, f64),
-    /// Part of the bands that the device did.
+    /// Part of the parity jobs that the device did.
     pub on_device: f64,
+    /// What the engines counted about their lanes, over all rounds.
+    pub lane: BTreeMap<&'static str, u64>,
     /// Requests that failed in any run.
     pub errors: u64,
 }
@@ -192,9 +195,11 @@ pub fn case(case: &Case, variants: &[(String, Variant)], how: &Method) -> Result
             rate,
             model: None,
             seed,
+            variant,
             parity: how.parity,
         };
         let rig = Rig::start(&setup).map_err(text)?;
+        rig.lanes_open()?;
         std::thread::sleep(Duration::from_secs_f64((how.seconds / 4.0).clamp(0.1, 0.5)));
         let before = rig.read();
         std::thread::sleep(Duration::from_secs_f64(how.seconds));
@@ -251,6 +256,7 @@ pub fn case(case: &Case, variants: &[(String, Variant)], how: &Method) -> Result
                     .map(|s| s.window.latency.quantile(part) as f64 / 1e3);
                 Spread::of(values.collect()).median
             };
+            let sum = |name: &str| all.iter().map(|s| s.window.counter(name)).sum::<u64>();
             Row {
                 case: case.name.clone(),
                 members: case.backing.name(),
@@ -279,11 +285,23 @@ pub fn case(case: &Case, variants: &[(String, Variant)], how: &Method) -> Result
                         bands_per_byte * cost.copied * how.tsc,
                     ),
                 },
-                on_device: 0.0,
+                on_device: sum("lane_jobs") as f64 / sum("parity_jobs").max(1) as f64,
+                lane: lane_counters(all),
                 errors: all.iter().map(|s| s.errors).sum::<u64>() + most.errors,
             }
         });
     Ok(rows.collect())
+}
+
+/// What the engines say about parity jobs and lanes.
+fn lane_counters(all: &[Seen]) -> BTreeMap<&'static str, u64> {
+    let mut sums = BTreeMap::new();
+    for (name, value) in all.iter().flat_map(|s| &s.window.counters) {
+        if name.starts_with("lane_") || name.starts_with("parity_") {
+            *sums.entry(*name).or_insert(0) += value;
+        }
+    }
+    sums
 }
 
 /// How many jobs of that kind the engines did; `swept` is the data of a band in bytes.

@@ -10,6 +10,7 @@
 mod calibrate;
 mod clock;
 mod compare;
+mod devices;
 mod frontend;
 mod load;
 mod members;
@@ -26,7 +27,9 @@ use std::sync::Arc;
 use clap::{Parser, ValueEnum};
 use parity_kernels::Engine as Parity;
 
+use devices::{Devices, Strike};
 use members::Backing;
+use parity_kernels::cuda::GpuOptions;
 use rig::Variant;
 
 /// Who does the parity.
@@ -110,6 +113,12 @@ struct Args {
     /// Only these members: null, memory or a directory for files.
     #[arg(long, value_parser = Backing::parse)]
     backing: Option<Backing>,
+    /// GPUs: auto, or numbers and uuids with commas between.
+    #[arg(long, default_value = "auto")]
+    gpu: String,
+    /// Blocks that a lane takes on a GPU.
+    #[arg(long)]
+    blocks: Option<u32>,
     /// Pin the instructions that the processor does parity with.
     #[arg(long)]
     engine: Option<String>,
@@ -160,21 +169,43 @@ fn run(args: &Args) -> Result<bool, String> {
         buffer_mib: args.buffer,
         devices: Vec::new(),
     };
-    let variants = variants(args)?;
+    let all = variants(args)?;
+    let facts = report::Facts {
+        devices: all
+            .iter()
+            .filter_map(|v| v.2.as_ref())
+            .flat_map(Devices::describe)
+            .collect(),
+        ..facts
+    };
     match args.verify {
-        true => verify_all(args, &variants, queues, parity, facts),
-        false => compare_all(args, &variants, queues, parity, facts),
+        true => verify_all(args, &all, queues, parity, facts),
+        false => compare_all(args, &all, queues, parity, facts),
     }
 }
 
-fn variants(args: &Args) -> Result<Vec<(String, Variant)>, String> {
+/// A way to do parity: its name, what engines are told, and the devices if there are any.
+type Way = (String, Variant, Option<Devices>);
+
+fn variants(args: &Args) -> Result<Vec<Way>, String> {
     let mut all = Vec::new();
     for which in &args.parity {
         all.push(match which {
-            ParityArg::Cpu => ("cpu".to_owned(), Variant::Cpu),
-            ParityArg::None => ("none".to_owned(), Variant::Without),
-            ParityArg::Simulated => return Err("--parity simulated: not built in".into()),
-            ParityArg::Gpu => return Err("--parity gpu: not built in".into()),
+            ParityArg::Cpu => ("cpu".to_owned(), Variant::Cpu, None),
+            ParityArg::None => ("none".to_owned(), Variant::Without, None),
+            ParityArg::Simulated => {
+                let devices = Devices::simulated();
+                let lanes = Variant::Device(devices.lanes_for_all());
+                ("simulated".to_owned(), lanes, Some(devices))
+            }
+            ParityArg::Gpu => {
+                let mut options = GpuOptions::default();
+                options.ring.blocks = args.blocks.unwrap_or(options.ring.blocks);
+                let devices =
+                    Devices::gpus(&args.gpu, options).map_err(|e| format!("--parity gpu: {e}"))?;
+                let lanes = Variant::Device(devices.lanes_for_all());
+                ("gpu".to_owned(), lanes, Some(devices))
+            }
         });
     }
     Ok(all)
@@ -182,14 +213,17 @@ fn variants(args: &Args) -> Result<Vec<(String, Variant)>, String> {
 
 fn verify_all(
     args: &Args,
-    variants: &[(String, Variant)],
+    ways: &[Way],
     queues: u16,
     parity: Parity,
     facts: report::Facts,
 ) -> Result<bool, String> {
-    if args.fault != FaultArg::None {
-        return Err("--fault: not built in".into());
-    }
+    let strike = match args.fault {
+        FaultArg::None => None,
+        FaultArg::Simulated => Some(Strike::Simulated),
+        FaultArg::Trap => Some(Strike::Trap),
+        FaultArg::Destroy => Some(Strike::Destroy),
+    };
     let plan = verify::Plan {
         members: args.members.unwrap_or(8),
         chunk: args.chunk * 2,
@@ -205,10 +239,16 @@ fn verify_all(
         return Err("--verify: null members keep nothing".into());
     }
     let mut all = Vec::new();
-    for variant in variants {
-        if !matches!(variant.1, Variant::Without) {
-            all.extend(verify::run(&plan, variant, None)?);
+    for (name, variant, devices) in ways {
+        if matches!(variant, Variant::Without) {
+            continue;
         }
+        let fault = devices.as_ref().zip(strike);
+        eprintln!(
+            "{name}, {}",
+            fault.map_or("no fault".into(), |(_, s)| s.to_string())
+        );
+        all.extend(verify::run(&plan, (name, variant), fault)?);
     }
     report::findings(&facts, &all, args.json.as_deref())?;
     Ok(!all.is_empty() && all.iter().all(verify::Findings::good))
@@ -216,7 +256,7 @@ fn verify_all(
 
 fn compare_all(
     args: &Args,
-    variants: &[(String, Variant)],
+    ways: &[Way],
     queues: u16,
     parity: Parity,
     facts: report::Facts,
@@ -254,10 +294,11 @@ fn compare_all(
         source: Arc::new(source::Source::new(cold as usize)),
         parity,
     };
+    let variants: Vec<_> = ways.iter().map(|w| (w.0.clone(), w.1.clone())).collect();
     let mut rows = Vec::new();
     for case in &cases {
         eprintln!("{}", case.name);
-        rows.extend(compare::case(case, variants, &how)?);
+        rows.extend(compare::case(case, &variants, &how)?);
     }
     report::rows(&facts, &rows, args.json.as_deref())?;
     Ok(rows.iter().all(|r| r.errors == 0))

@@ -134,7 +134,9 @@ pub fn findings(facts: &Facts, all: &[Findings], json: Option<&Path>) -> Result<
         "wrong",
         "stripes checked",
         "wrong",
-        "lane",
+        "on device",
+        "lost",
+        "redone",
         "verdict",
     ]);
     for f in all {
@@ -152,7 +154,9 @@ pub fn findings(facts: &Facts, all: &[Findings], json: Option<&Path>) -> Result<
             f.sectors_wrong.to_string(),
             f.stripes_checked.to_string(),
             f.stripes_wrong.to_string(),
-            f.lane.clone(),
+            f.lane_jobs.to_string(),
+            f.lane_losses.to_string(),
+            f.lane_redone.to_string(),
             if f.good() { "right" } else { "WRONG" }.to_owned(),
         ]);
     }

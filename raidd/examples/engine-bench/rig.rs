@@ -18,8 +18,10 @@ use raid_core::path::owners::Owners;
 use raid_core::path::queue::{QueueConfig, QueueCore};
 use raid_core::path::types::{Msg, SlotSet, View};
 use raidd::engine::{Counters, Engine, Parts, Postbox, mailbox};
+use raidd::lane::status::{LaneState, Shared as LaneShared};
 
 use crate::clock;
+use crate::devices::Lanes;
 use crate::frontend::{BenchFrontend, Shared};
 use crate::load::{Kind, Load};
 use crate::members::Members;
@@ -37,6 +39,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub enum Variant {
     /// The processor.
     Cpu,
+    /// A device, as far as the engines choose it.
+    Device(Lanes),
     /// Nobody: the members that hold P and Q are missing. The cost of everything else.
     Without,
 }
@@ -72,6 +76,8 @@ pub struct Setup<'a> {
     pub model: Option<&'a Arc<Model>>,
     /// Of what is random.
     pub seed: u64,
+    /// Who does the parity.
+    pub variant: &'a Variant,
     /// Instructions to do it with.
     pub parity: Parity,
 }
@@ -125,6 +131,7 @@ pub struct Rig {
     swept: Arc<AtomicU64>,
     sweeping: Arc<AtomicBool>,
     sweep_rounds: Vec<Arc<AtomicU64>>,
+    lanes: Vec<Arc<LaneShared>>,
 }
 
 /// How an array ended.
@@ -190,6 +197,7 @@ impl Rig {
             swept: Arc::new(AtomicU64::new(0)),
             sweeping: Arc::new(AtomicBool::new(setup.sweep)),
             sweep_rounds: Vec::new(),
+            lanes: Vec::new(),
         };
         let (arrived, started) = bounded(usize::from(setup.queues));
         for ((queue, core), inbox) in (0u16..).zip(cores).zip(inboxes) {
@@ -209,6 +217,12 @@ impl Rig {
             let frontend = BenchFrontend::new(queue, rig.shared.clone(), load, rate);
             let members = setup.members.for_engines(&setup.missing);
             let (peers, exit) = (rig.queues.clone(), rig.exit.clone());
+            let lane = match setup.variant {
+                Variant::Device(lanes) => Some(lanes.plan(queue)),
+                Variant::Cpu | Variant::Without => None,
+            };
+            rig.lanes
+                .extend(lane.iter().map(|plan| plan.shared.clone()));
             let (parity, frame) = (setup.parity, layout.frame_bytes() as usize);
             let arrived: Sender<io::Result<i32>> = arrived.clone();
             rig.engines.push(std::thread::spawn(move || {
@@ -222,6 +236,7 @@ impl Rig {
                         peers,
                         manager: to_manager,
                         parity,
+                        lane,
                         arena,
                         counters,
                         exit,
@@ -298,6 +313,29 @@ impl Rig {
             // Nothing fails here that a manager would have to act upon.
             while inbox.recv().is_ok() {}
         }));
+    }
+
+    /// Waits until every lane takes jobs.
+    ///
+    /// # Errors
+    /// Why one does not.
+    pub fn lanes_open(&self) -> Result<(), String> {
+        let begun = Instant::now();
+        for lane in &self.lanes {
+            loop {
+                let status = lane.read();
+                if status.state == LaneState::Active {
+                    break;
+                }
+                if begun.elapsed() > PATIENCE || status.state == LaneState::Stuck {
+                    let reason = status.reason.unwrap_or_default();
+                    let (device, state) = (status.device, status.state);
+                    return Err(format!("a lane to {device} is {state:?}: {reason}"));
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+        Ok(())
     }
 
     /// How often every band has been swept.

@@ -1,7 +1,7 @@
 //! Whether everything is right after a load at odd places: answers, contents, P and Q.
 //!
 //! Three loads on one array of members in memory: whole, with two members missing, and whole again with wrong parity that a
-//! sweep must put right meanwhile. A fault of the device strikes in the middle of each. Afterwards the scalar engine looks
+//! sweep must put right meanwhile. A fault of the device strikes in each, three times. Afterwards the scalar engine looks
 //! at every stripe.
 
 use std::sync::Arc;
@@ -11,10 +11,14 @@ use parity_kernels::{Engine as Parity, LostData, Source as Chunk};
 use raid_core::geometry::{Geometry, Level};
 use serde::Serialize;
 
+use crate::devices::{Devices, Strike};
 use crate::load::Kind;
 use crate::members::{Backing, Members};
 use crate::rig::{Rig, Setup, Variant};
 use crate::source::{Model, Random, Source};
+
+/// Faults in each load.
+const STRIKES: u32 = 3;
 
 /// What to check.
 pub struct Plan {
@@ -67,14 +71,22 @@ pub struct Findings {
     pub stripes_checked: u64,
     /// Stripes that were wrong.
     pub stripes_wrong: u64,
-    /// Parity jobs of any kind that the engines did.
+    /// Parity jobs of any kind.
     pub parity_jobs: u64,
-    /// What the engines say about the device.
-    pub lane: String,
+    /// Whether a device took part.
+    pub device: bool,
+    /// Whether it was made to fail.
+    pub struck: bool,
+    /// Parity jobs that were handed to the device.
+    pub lane_jobs: u64,
+    /// Times that an engine lost its lane.
+    pub lane_losses: u64,
+    /// Jobs that were in flight then, and were done again by the processor.
+    pub lane_redone: u64,
 }
 
 impl Findings {
-    /// Whether nothing is lost and nothing wrong.
+    /// Whether nothing is lost and nothing wrong, and what was to be tried was tried.
     pub fn good(&self) -> bool {
         self.issued == self.completed
             && self.issued > 0
@@ -84,25 +96,19 @@ impl Findings {
             && self.stripes_checked > 0
             && self.sectors_written > 0
             && self.sectors_read > 0
+            && (!self.device || self.lane_jobs > 0)
+            && (!self.struck || self.lane_losses > 0)
     }
 }
 
-/// A fault: what it is called, and what makes it happen.
-pub struct Fault<'a> {
-    /// For the report.
-    pub name: String,
-    /// Does it.
-    pub strike: &'a (dyn Fn() -> Result<(), String> + Sync),
-}
-
-/// Runs the loads and checks.
+/// Runs the loads and checks. With a fault, it strikes three times in each load, whenever all lanes are open.
 ///
 /// # Errors
 /// What stopped it from going on, in words.
 pub fn run(
     plan: &Plan,
-    variant: &(String, Variant),
-    fault: Option<&Fault>,
+    (name_of_variant, variant): (&str, &Variant),
+    fault: Option<(&Devices, Strike)>,
 ) -> Result<Vec<Findings>, String> {
     let sectors = plan.stripes * u64::from(plan.chunk);
     let geometry = Geometry::parity(Level::Raid6, 2, plan.members, plan.chunk, sectors)
@@ -142,17 +148,24 @@ pub fn run(
             rate: None,
             model: Some(&model),
             seed: seed as u64,
+            variant,
             parity: plan.parity,
         };
         let (read_before, wrong_before) = model.tally();
         let rig = Rig::start(&setup).map_err(|e| format!("{name}: {e}"))?;
         let before = rig.read();
-        let (begun, half) = (Instant::now(), Duration::from_secs_f64(plan.seconds / 2.0));
-        std::thread::sleep(half);
-        if let Some(fault) = fault {
-            (fault.strike)().map_err(|e| format!("{}: {e}", fault.name))?;
+        rig.lanes_open()?;
+        let begun = Instant::now();
+        let quarter = Duration::from_secs_f64(plan.seconds / 4.0);
+        for _ in 0..STRIKES {
+            std::thread::sleep(quarter);
+            if let Some((devices, strike)) = &fault {
+                rig.lanes_open().map_err(|e| format!("{name}: {e}"))?;
+                let struck = devices.strike(*strike);
+                struck.map_err(|e| format!("{name}: {strike}: {e}"))?;
+            }
         }
-        std::thread::sleep(half);
+        std::thread::sleep(quarter);
         while sweep && rig.sweeps() < 2 {
             if begun.elapsed() > Duration::from_secs(60) {
                 return Err(format!("{name}: the sweep does not come to an end"));
@@ -164,8 +177,10 @@ pub fn run(
         let (read_after, wrong_after) = model.tally();
         let mut found = Findings {
             load: name,
-            variant: variant.0.clone(),
-            fault: fault.map_or("none".into(), |f| f.name.clone()),
+            variant: name_of_variant.to_owned(),
+            fault: fault.map_or("none".into(), |(_, strike)| strike.to_string()),
+            device: matches!(variant, Variant::Device(_)),
+            struck: fault.is_some(),
             issued: end.issued,
             completed: end.completed,
             errors: end.errors,
@@ -173,10 +188,10 @@ pub fn run(
             sectors_read: read_after - read_before,
             sectors_wrong: wrong_after - wrong_before,
             sectors_written: model.written(),
-            parity_jobs: ["full", "encode", "update", "recover", "decoded"]
-                .iter()
-                .map(|kind| window.counter(&format!("{kind}_bands")))
-                .sum(),
+            parity_jobs: window.counter("parity_jobs"),
+            lane_jobs: window.counter("lane_jobs"),
+            lane_losses: window.counter("lane_losses"),
+            lane_redone: window.counter("lane_redone"),
             ..Findings::default()
         };
         checker.check(missing, &mut found)?;
