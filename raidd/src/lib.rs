@@ -26,6 +26,7 @@ pub mod imprint;
 pub mod lane;
 pub mod leftovers;
 pub mod member_spec;
+pub mod metrics;
 pub mod numbers;
 pub mod preflight;
 pub mod signature;

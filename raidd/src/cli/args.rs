@@ -55,6 +55,8 @@ pub enum Verb {
     Examine(Examine),
     /// Erase the superblocks of members that are not in use (needs no daemon)
     Zero(Zero),
+    /// Print all figures of the daemon as Prometheus text
+    Metrics,
     /// Measure this machine (needs no daemon)
     Bench(super::bench::Bench),
     /// What this machine has of what raidd uses, what will be used, what to fix (needs no daemon)

@@ -5,6 +5,7 @@ pub mod bench;
 pub mod doctor;
 mod examine;
 pub mod exit;
+mod metrics;
 pub mod show;
 pub mod verbs;
 mod zero;

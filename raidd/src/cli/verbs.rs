@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::args::{Assemble, Cli, Create, Detail, Output, Stop, Verb};
 use super::exit::{self, Failure};
-use super::{bench, doctor, examine, show, zero};
+use super::{bench, doctor, examine, metrics, show, zero};
 use crate::array_api::Health;
 use crate::control::client::{ClientError, call, connect};
 use crate::control::protocol::{
@@ -28,6 +28,7 @@ pub fn run(cli: &Cli) -> exit::Outcome {
         Verb::Zero(args) => zero::run(&members(&args.members)?, args, json),
         Verb::Bench(args) => bench::run(args, json),
         Verb::Doctor(args) => doctor::run(args, json),
+        Verb::Metrics => metrics::run(cli),
     }
 }
 
@@ -69,13 +70,13 @@ impl From<ClientError> for Failure {
     }
 }
 
-fn ask_daemon(cli: &Cli, command: Command) -> Result<Reply, Failure> {
+pub(super) fn ask_daemon(cli: &Cli, command: Command) -> Result<Reply, Failure> {
     let stream = connect(&cli.socket, Duration::from_secs(cli.wait_daemon))?;
     Ok(call(&stream, &cli.socket, command)?)
 }
 
 /// The daemon answered a different question.
-fn unexpected(cli: &Cli) -> Failure {
+pub(super) fn unexpected(cli: &Cli) -> Failure {
     let reason = "an answer to another question".to_string();
     ClientError::Broken {
         path: cli.socket.clone(),
