@@ -131,7 +131,7 @@ impl Tree {
             max_width: width("max_link_width"),
             speed: speed("current_link_speed"),
             max_speed: speed("max_link_speed"),
-            bar1: bar(&self.text(device.join("resource")), 1),
+            bar1: bar1(&self.text(device.join("resource"))),
             numa: self.number(device.join("numa_node")),
         }
     }
@@ -218,14 +218,17 @@ impl Tree {
     }
 }
 
-/// Size of a memory window, from sysfs' file of starts, ends and flags.
-fn bar(resource: &str, number: usize) -> Option<u64> {
-    let line = resource.lines().nth(number)?;
-    let mut fields = line
-        .split(' ')
-        .map(|f| u64::from_str_radix(f.trim_start_matches("0x"), 16).ok());
-    let (start, end) = (fields.next()??, fields.next()??);
-    (end > start).then(|| end - start + 1)
+/// Size of what NVIDIA calls BAR1, from sysfs' file of starts, ends and flags: the second window that is in use, as one of
+/// 64 bits takes the place of two.
+fn bar1(resource: &str) -> Option<u64> {
+    let size = |line: &str| {
+        let mut fields = line
+            .split(' ')
+            .map(|f| u64::from_str_radix(f.trim_start_matches("0x"), 16).ok());
+        let (start, end) = (fields.next()??, fields.next()??);
+        (end > start).then(|| end - start + 1)
+    };
+    resource.lines().take(6).filter_map(size).nth(1)
 }
 
 fn ublk_driver() -> Driver {
@@ -376,6 +379,16 @@ mod tests {
         assert_eq!(pci.speed.as_deref(), Some("2.5 GT/s"));
         assert_eq!(pci.max_speed.as_deref(), Some("32.0 GT/s"));
         assert_eq!((pci.bar1, pci.numa), (Some(256 << 30), Some(1)));
+    }
+
+    #[test]
+    fn windows_of_64_bits_take_two_places() {
+        let lines = "0x0000104002000000 0x0000104002ffffff 0x000000000014220c\n\
+                     0x0000000000000000 0x0000000000000000 0x0000000000000000\n\
+                     0x0000100000000000 0x0000103fffffffff 0x000000000014220c\n";
+        assert_eq!(bar1(lines), Some(256 << 30));
+        assert_eq!(bar1("0x1000 0x1fff 0x0\n"), None);
+        assert_eq!(bar1(""), None);
     }
 
     #[test]

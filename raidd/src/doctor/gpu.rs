@@ -58,7 +58,7 @@ fn absent(gpus: &Gpus, why: &Unavailable) -> Finding {
         Unavailable::NoDevice if there => (
             Status::Warn,
             format!("{why}{}{}", module(), cards()),
-            "see dmesg for NVRM, and whether the device nodes /dev/nvidia* are there",
+            "see dmesg for NVRM, whether the nodes /dev/nvidia* are there, and that CUDA_VISIBLE_DEVICES does not hide it",
         ),
         Unavailable::NoDevice => (
             Status::None,
