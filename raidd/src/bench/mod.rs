@@ -13,7 +13,7 @@ pub mod report;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parity_kernels::offload::{Lane, Opener};
+use parity_kernels::offload::{Lane, LaneError, Opener};
 use parity_kernels::{Arena, BufRange, Engine};
 
 use crate::units::Bytes;
@@ -156,11 +156,11 @@ fn run_with(
                         contestants: &contestants,
                         stopped,
                     };
-                    let done = cell.measure(&mut report.rows)?;
-                    if !done {
-                        report.interrupted = true;
+                    let done = cell.measure(&mut report.rows);
+                    if !matches!(done, Ok(true)) {
                         close(lanes);
-                        return Ok(report);
+                        report.interrupted = true;
+                        return done.map(|_| report);
                     }
                 }
             }
@@ -218,8 +218,7 @@ fn line_up(
     let mut lanes = Lanes::new();
     report.gpus.clear();
     for (number, opener) in openers.iter().enumerate() {
-        let opened: Result<Vec<_>, _> = arenas.iter().map(|a| opener.open(a.memory())).collect();
-        match opened {
+        match open_all(opener.as_ref(), arenas) {
             Ok(opened) => {
                 report.gpus.push(format!("gpu{number}: {}", opener.name()));
                 let device = lanes.len();
@@ -239,6 +238,21 @@ fn line_up(
         }
     }
     (contestants, lanes)
+}
+
+/// A lane for each region, or none at all.
+fn open_all(opener: &dyn Opener, arenas: &[Arena]) -> Result<Vec<Box<dyn Lane>>, LaneError> {
+    let mut lanes = Vec::new();
+    for arena in arenas {
+        match opener.open(arena.memory()) {
+            Ok(lane) => lanes.push(lane),
+            Err(error) => {
+                close(vec![lanes]);
+                return Err(error);
+            }
+        }
+    }
+    Ok(lanes)
 }
 
 /// All jobs and engines for one shape and heat.

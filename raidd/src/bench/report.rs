@@ -181,6 +181,10 @@ impl Report {
             );
             from += rows.len();
         }
+        let mut gaps = self.rows.iter().flat_map(|row| &row.figures);
+        if gaps.any(|figure| figure.gb_per_s.is_none()) {
+            text += "\n-: this engine does not do such a job\n";
+        }
         if self.interrupted {
             text += "\ninterrupted: the rest was not measured\n";
         }
