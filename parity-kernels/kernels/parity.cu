@@ -1,5 +1,5 @@
-// P and Q on the card. One thread sums one column, 16 bytes wide, over all chunks of a piece of work (a "unit"); 256
-// threads, a "worker", share a unit. How a unit is described: `Shape` and `Unit` below, mirrored in src/cuda/shape.rs.
+// P and Q on the card. One thread sums one column, 16 bytes wide, over all chunks of a piece of work (a "unit"); some
+// hundred threads, a "worker", share a unit. How a unit is described: `Shape` and `Unit` below, mirrored in src/cuda/shape.rs.
 //
 // Arithmetic: P is the XOR of the data. Q is summed by Horner's rule from the highest exponent down in GF(2^8) with
 // polynomial 0x11d, four field elements to a 32-bit word.
@@ -11,10 +11,6 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// Threads in a worker.
-#define WORKER 256u
-// Looks at the ring that are on the way together.
-#define QUESTIONS 4
 // Chunks whose loads are in flight together in one thread.
 #define BATCH 8u
 // The shape of the unit that ends a worker.
@@ -25,7 +21,7 @@ enum Op : u32 {
     STORE = 0,       // outputs 0 and 1 are P and Q
     RECOVER_P = 1,   // output 0 is P
     RECOVER_Q = 2,   // output 0 is a * Q
-    RECOVER_PQ = 3,  // output 0 is x = a * P + b * Q, output 1 is P + x
+    RECOVER_PQ = 3,  // output 0 is x = P + a * (P + b * Q) with b = 2^-halvings, output 1 is P + x
     CHECK = 4,       // bit 0 of the answer: P is not zero; bit 1: Q is not zero
 };
 
@@ -36,6 +32,7 @@ enum Op : u32 {
 #define OUT_1 8u     // output 1 is wanted
 #define ASIDE 16u    // outputs go to the unit's own place in `aside`, not to their offsets
 #define NO_Q 32u     // Q is not wanted at all, exponents mean nothing
+#define EVEN_GAPS 64u  // every term's gap is 1
 
 // A chunk: where it is, in 16 bytes from the base of the unit, and the power of two that the sum so far is multiplied
 // by before the chunk is added.
@@ -46,16 +43,16 @@ struct Term {
 
 // 128 bytes and then the terms; each shape begins at a multiple of 128 bytes, so that no cache line holds two.
 struct Shape {
-    u32 op;
+    u32 op;          // low byte: Op; above it: halvings
     u32 flags;
     u32 terms;
     u32 last_gap;    // 2^last_gap multiplies the sum once all terms are in
     u32 p, q;        // what ADD_P and ADD_Q add, as Term::offset
     u32 out0, out1;  // where outputs go, as Term::offset
-    u32 a[8];        // a * 2^k in each of the four bytes, k = 0..7
+    u32 a[8];        // products of a, see Factor
     u32 b[8];
     u32 last[8];     // likewise 2^last_gap
-    // Term terms[]
+    // Term terms[], padded with zeroes to whole batches
 };
 
 // One unit, 16 bytes, written by the host in one store. The sequence number stands in both halves: a reader that finds
@@ -88,21 +85,56 @@ __device__ __forceinline__ uint4 add(uint4 a, uint4 b) {
     return make_uint4(a.x ^ b.x, a.y ^ b.y, a.z ^ b.z, a.w ^ b.w);
 }
 
-__device__ __forceinline__ u32 scale(const u32 c[8], u32 v) {
-    u32 r = 0;
-#pragma unroll
-    for (int k = 0; k < 8; k++) r ^= signs(v << (7 - k)) & __ldg(&c[k]);
+// A constant to multiply by: its products with the low three bits of a byte, the next three and the last two.
+struct Factor {
+    u32 low[2], middle[2], high;
+
+    __device__ __forceinline__ Factor(const u32 *table) {
+        uint4 first = __ldg((const uint4 *)table);
+        low[0] = first.x;
+        low[1] = first.y;
+        middle[0] = first.z;
+        middle[1] = first.w;
+        high = __ldg(table + 4);
+    }
+};
+
+__device__ __forceinline__ u32 permute(u32 a, u32 b, u32 selector) {
+    u32 r;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(selector));
     return r;
 }
 
-__device__ __forceinline__ uint4 scale(const u32 c[8], uint4 v) {
-    return make_uint4(scale(c, v.x), scale(c, v.y), scale(c, v.z), scale(c, v.w));
+// The entries of an eight-byte table that the four bytes of `index`, each below 8, name: those of bytes 1, 0, 3, 2.
+__device__ __forceinline__ u32 look_up(u32 a, u32 b, u32 index) {
+    // Byte 1 becomes index 1 with index 0 above it, byte 3 becomes index 3 with index 2 above it.
+    return permute(a, b, permute(index * 0x1001u, 0, 0x31));
 }
+
+__device__ __forceinline__ u32 scale(const Factor &f, u32 v) {
+    u32 swapped = look_up(f.low[0], f.low[1], v & 0x07070707u) ^
+                  look_up(f.middle[0], f.middle[1], (v >> 3) & 0x07070707u) ^
+                  look_up(f.high, f.high, (v >> 6) & 0x03030303u);
+    return permute(swapped, 0, 0x2301);
+}
+
+__device__ __forceinline__ uint4 scale(const Factor &f, uint4 v) {
+    return make_uint4(scale(f, v.x), scale(f, v.y), scale(f, v.z), scale(f, v.w));
+}
+
+// v / 2: the inverse of doubling, since 2 * 0x8e = 1.
+__device__ __forceinline__ u32 halve(u32 v) { return ((v >> 1) & 0x7f7f7f7fu) ^ (signs(v << 7) & 0x8e8e8e8eu); }
 
 // 2^gap * v. Gaps above 1 are rare: holes in the exponents, and single chunks with a high one.
 __device__ __forceinline__ uint4 raise(uint4 v, u32 gap) {
     uint4 zero = make_uint4(0, 0, 0, 0);
     for (; gap; gap--) v = double_add(v, zero);
+    return v;
+}
+
+// 2^-halvings * v
+__device__ __forceinline__ uint4 lower(uint4 v, u32 halvings) {
+    for (; halvings; halvings--) v = make_uint4(halve(v.x), halve(v.y), halve(v.z), halve(v.w));
     return v;
 }
 
@@ -118,6 +150,12 @@ __device__ __forceinline__ uint4 load(const uint4 *at) {
     return v;
 }
 
+__device__ __forceinline__ u32 load_word(const u32 *at) {
+    u32 v;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
+    return v;
+}
+
 // For data that nobody writes while the kernel runs: read once, so it need not stay in a cache.
 __device__ __forceinline__ uint4 stream(const uint4 *at) {
     uint4 v;
@@ -127,176 +165,192 @@ __device__ __forceinline__ uint4 stream(const uint4 *at) {
     return v;
 }
 
+// As `data`, or zeroes where `wanted` is false; without a branch, so that many loads leave together.
+template <bool LIVE>
+__device__ __forceinline__ uint4 data_if(bool wanted, const uint4 *at) {
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (LIVE)
+        asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0;\n"
+                     "@p ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+                     : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+                     : "l"(at), "r"((u32)wanted)
+                     : "memory");
+    else
+        asm volatile("{ .reg .pred p; setp.ne.u32 p, %5, 0;\n"
+                     "@p ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+                     : "+r"(v.x), "+r"(v.y), "+r"(v.z), "+r"(v.w)
+                     : "l"(at), "r"((u32)wanted));
+    return v;
+}
+
 __device__ __forceinline__ void put(uint4 *at, uint4 v) {
     asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
                  : "memory");
 }
 
-// Data of a column: LIVE if the host changes memory while the kernel runs.
-template <bool LIVE>
-__device__ __forceinline__ uint4 data(const uint4 *at) {
-    return LIVE ? load(at) : stream(at);
-}
-
-// The sums of one column. `column` is the column in the first chunk's frame of reference: base plus column number.
-template <bool LIVE, bool Q>
-__device__ __forceinline__ void sums(const Shape *shape, const uint4 *column, uint4 &p, uint4 &q) {
-    const Term *terms = (const Term *)(shape + 1);
-    const u32 count = __ldg(&shape->terms);
-    for (u32 first = 0; first < count; first += BATCH) {
-        uint4 v[BATCH];
+// Adds up to BATCH terms of one column to the sums. Shapes are padded to whole batches, so that terms are read in pairs
+// without a question. EVEN: every gap is 1.
+template <bool LIVE, bool Q, bool EVEN>
+__device__ __forceinline__ void add_batch(const Term *terms, u32 count, const uint4 *column, uint4 &p, uint4 &q) {
+    uint4 v[BATCH];
 #pragma unroll
-        for (u32 i = 0; i < BATCH; i++)
-            if (first + i < count) v[i] = data<LIVE>(column + __ldg(&terms[first + i].offset));
+    for (u32 i = 0; i < BATCH; i += 2) {
+        uint4 pair = __ldg((const uint4 *)(terms + i));
+        v[i] = data_if<LIVE>(i < count, column + pair.x);
+        v[i + 1] = data_if<LIVE>(i + 1 < count, column + pair.z);
+    }
 #pragma unroll
-        for (u32 i = 0; i < BATCH; i++) {
-            if (first + i < count) {
-                p = add(p, v[i]);
-                if (Q) {
-                    u32 gap = __ldg(&terms[first + i].gap);
-                    if (gap == 1)
-                        q = double_add(q, v[i]);
-                    else
-                        q = add(raise(q, gap), v[i]);
-                }
+    for (u32 i = 0; i < BATCH; i++) {
+        p = add(p, v[i]);
+        if (!Q) continue;
+        if (EVEN) {
+            // The sum must not be raised for the padding at the end.
+            if (i < count) q = double_add(q, v[i]);
+        } else {
+            u32 gap = __ldg(&terms[i].gap);
+            if (gap) {
+                if (gap > 1) q = raise(q, gap - 1);
+                q = double_add(q, v[i]);
+            } else {
+                q = add(q, v[i]);
             }
         }
     }
-    if (Q) {
-        u32 gap = __ldg(&shape->last_gap);
-        if (gap <= 6)
-            q = raise(q, gap);
-        else
-            q = scale(shape->last, q);
-    }
 }
 
-// Columns first, first + step, ... of a unit. Returns the answer of a CHECK for them.
-template <bool LIVE>
-__device__ __forceinline__ u32 unit_columns(const Shape *shape, uint4 *base, uint4 *aside, u32 aside_q, u32 columns,
-                                            u32 first, u32 step) {
-    const u32 op = __ldg(&shape->op), flags = __ldg(&shape->flags);
+template <bool LIVE, bool Q, bool EVEN>
+__device__ __forceinline__ u32 columns_as(const Shape *shape, uint4 *base, uint4 *aside, u32 aside_q, u32 columns,
+                                          u32 first, u32 step) {
+    const u32 op = __ldg(&shape->op) & 0xff, halvings = __ldg(&shape->op) >> 8;
+    const u32 flags = __ldg(&shape->flags), count = __ldg(&shape->terms);
+    const u32 p_at = __ldg(&shape->p), q_at = __ldg(&shape->q);
+    const u32 last_gap = __ldg(&shape->last_gap);
+    const Term *terms = (const Term *)(shape + 1);
+    uint4 *out0 = flags & ASIDE ? aside : base + __ldg(&shape->out0);
+    uint4 *out1 = flags & ASIDE ? aside + aside_q : base + __ldg(&shape->out1);
     u32 answer = 0;
     for (u32 c = first; c < columns; c += step) {
-        uint4 *column = base + c;
-        const uint4 zero = make_uint4(0, 0, 0, 0);
-        // Asked for before the data, so that all loads of a column are on the way together.
-        uint4 p = zero, q = zero, p_there = zero, q_there = zero;
-        if (flags & ADD_P) p_there = data<LIVE>(column + __ldg(&shape->p));
-        if (flags & ADD_Q) q_there = data<LIVE>(column + __ldg(&shape->q));
-        if (flags & NO_Q)
-            sums<LIVE, false>(shape, column, p, q);
-        else
-            sums<LIVE, true>(shape, column, p, q);
+        const uint4 *column = base + c;
+        uint4 p = make_uint4(0, 0, 0, 0), q = p;
+        // What is in memory is asked for before the data, so that all loads of a column are on the way together.
+        uint4 p_there = data_if<LIVE>(flags & ADD_P, column + p_at);
+        uint4 q_there = p;
+        if (Q) q_there = data_if<LIVE>(flags & ADD_Q, column + q_at);
+        for (u32 done = 0; done < count; done += BATCH)
+            add_batch<LIVE, Q, EVEN>(terms + done, count - done, column, p, q);
+        if (Q && last_gap) {
+            if (last_gap <= 6)
+                q = raise(q, last_gap);
+            else
+                q = scale(Factor(shape->last), q);
+        }
         p = add(p, p_there);
         q = add(q, q_there);
         if (op == CHECK) {
-            answer |= any(p) && (flags & OUT_0) ? 1u : 0u;
-            answer |= any(q) && (flags & OUT_1) ? 2u : 0u;
+            if (flags & OUT_0) answer |= any(p) ? 1u : 0u;
+            if (flags & OUT_1) answer |= any(q) ? 2u : 0u;
             continue;
         }
         uint4 first_out = p, second_out = q;
-        if (op == RECOVER_Q) first_out = scale(shape->a, q);
+        if (op == RECOVER_Q) first_out = scale(Factor(shape->a), q);
         if (op == RECOVER_PQ) {
-            first_out = add(scale(shape->a, p), scale(shape->b, q));
+            if (halvings <= 6)
+                q = lower(q, halvings);
+            else
+                q = scale(Factor(shape->b), q);
+            first_out = add(p, scale(Factor(shape->a), add(p, q)));
             second_out = add(p, first_out);
         }
-        uint4 *out0 = flags & ASIDE ? aside + c : column + __ldg(&shape->out0);
-        uint4 *out1 = flags & ASIDE ? aside + aside_q + c : column + __ldg(&shape->out1);
-        if (flags & OUT_0) put(out0, first_out);
-        if (flags & OUT_1) put(out1, second_out);
+        if (flags & OUT_0) put(out0 + c, first_out);
+        if (flags & OUT_1) put(out1 + c, second_out);
     }
     return answer;
 }
 
-__device__ __forceinline__ void worker_barrier(u32 id) {
-    asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory");
+template <bool LIVE>
+__device__ __forceinline__ u32 unit_columns(const Shape *shape, uint4 *base, uint4 *aside, u32 aside_q, u32 columns,
+                                            u32 first, u32 step) {
+    const u32 flags = __ldg(&shape->flags);
+    if (flags & NO_Q) return columns_as<LIVE, false, false>(shape, base, aside, aside_q, columns, first, step);
+    if (flags & EVEN_GAPS) return columns_as<LIVE, true, true>(shape, base, aside, aside_q, columns, first, step);
+    return columns_as<LIVE, true, false>(shape, base, aside, aside_q, columns, first, step);
 }
 
 __device__ __forceinline__ void nap(u32 ns) { asm volatile("nanosleep.u32 %0;" ::"r"(ns)); }
 
-__device__ __forceinline__ bool is_unit(uint4 word, u32 seq) {
-    return (word.x & 0xffffu) == seq && (word.w & 0xffffu) == seq;
+__device__ __forceinline__ void worker_barrier(u32 id, u32 threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+
+__device__ __forceinline__ void answer_unit(u32 *at, u32 word) {
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(word) : "memory");
+}
+
+// What the host hands the persistent kernel of a ring.
+struct Ring {
+    const uint4 *units;
+    u32 *done;
+    const u32 *stop;   // not zero: end, whatever the ring says; looked at only when there is nothing to do
+    const u8 *shapes;
+    u8 *arena;
+    u8 *aside;
+    u32 aside_bytes;   // of a unit
+    u32 log2_slots;
+    u32 head;          // number of the first unit
+    u32 worker;        // threads in a worker, a divisor of the block's
+    u32 patience;      // looks at the ring before the first nap
+};
 
 // The persistent kernel of one ring. Each worker takes every `workers`-th unit, from unit number `head` on, and answers in
 // `done[slot]`: sequence number, and the answer of a check above it. A worker ends at a unit of EXIT_SHAPE.
 //
-// One warp of a worker looks for the next unit; it asks again before the last question is answered, since an answer takes
-// more than a microsecond where the ring is in host memory.
-extern "C" __global__ void __launch_bounds__(1024, 1)
-    raidd_serve(const uint4 *ring, u32 *done, const u8 *shapes, u8 *arena, u8 *aside, u32 aside_bytes, u32 log2_slots,
-                u32 head, u32 patience, u32 spacing, u32 strict) {
+// One thread of a worker asks for the next unit, one question at a time: the system-wide fence before an answer waits for
+// every question that is on the way, of this worker or another, so that more of them cost more than they gain.
+// No fence is between finding a unit and reading its data. The data are read past all caches, after the unit (the warps
+// wait at the barrier until its value is there), and were written before it.
+extern "C" __global__ void __launch_bounds__(1024, 1) raidd_serve(const Ring ring) {
     __shared__ uint4 found[4];
     __shared__ u32 answers[4];
-    const u32 local = threadIdx.x / WORKER, lane = threadIdx.x % WORKER;
-    const u32 workers = gridDim.x * (blockDim.x / WORKER);
-    const u32 me = blockIdx.x * (blockDim.x / WORKER) + local;
-    const u32 slots = 1u << log2_slots;
+    const u32 local = threadIdx.x / ring.worker, thread = threadIdx.x % ring.worker;
+    const u32 each = blockDim.x / ring.worker, workers = gridDim.x * each;
+    const u32 me = blockIdx.x * each + local, slots = 1u << ring.log2_slots;
     // The first unit that is this worker's: the slots are a multiple of the workers, so slot number and unit number give
     // the same turn.
-    u32 number = head + (me + workers - head % workers) % workers;
-    uint4 next = make_uint4(0, 0, 0, 0);
-    bool asked = false;
-    for (;;) {
+    u32 number = ring.head + (me + workers - ring.head % workers) % workers;
+    for (;; number += workers) {
         const u32 slot = number & (slots - 1);
-        const u32 seq = ((number >> log2_slots) + 1) & 0xffffu;
-        if (lane < 32) {
-            const uint4 *at = ring + slot;
-            uint4 answer[QUESTIONS];
+        const u32 seq = ((number >> ring.log2_slots) + 1) & 0xffffu;
+        if (thread == 0) {
+            uint4 unit = load(ring.units + slot);
             u32 misses = 0;
-            if (!asked) next = load(at);
-            bool here = is_unit(next, seq);
-            if (!here) {
-#pragma unroll
-                for (u32 i = 0; i < QUESTIONS; i++) {
-                    answer[i] = load(at);
-                    nap(spacing);
-                }
-            }
-            while (!here) {
-#pragma unroll
-                for (u32 i = 0; i < QUESTIONS; i++) {
-                    if (!here) {
-                        if (is_unit(answer[i], seq)) {
-                            next = answer[i];
-                            here = true;
-                        } else {
-                            answer[i] = load(at);
-                        }
+            while ((unit.x & 0xffffu) != seq || (unit.w & 0xffffu) != seq) {
+                if (++misses > ring.patience) {
+                    nap(misses > 64 * ring.patience ? 4000 : 500);
+                    if (load_word(ring.stop)) {
+                        unit.x = EXIT_SHAPE << 16;
+                        break;
                     }
                 }
-                if (++misses > patience) nap(misses > 16 * patience ? 4000 : 500);
+                unit = load(ring.units + slot);
             }
-            if (strict) asm volatile("fence.acq_rel.sys;" ::: "memory");
-            if (lane == 0) {
-                found[local] = next;
-                answers[local] = 0;
-            }
-            // Ask for the next unit now; it may be there already when this one is done.
-            next = load(ring + ((number + workers) & (slots - 1)));
-            asked = true;
+            found[local] = unit;
+            answers[local] = 0;
         }
-        worker_barrier(local + 1);
+        worker_barrier(local + 1, ring.worker);
         const uint4 unit = found[local];
         const u32 shape_at = unit.x >> 16;
         if (shape_at == EXIT_SHAPE) {
-            if (lane == 0) asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(done + slot), "r"(seq) : "memory");
+            if (thread == 0) answer_unit(ring.done + slot, seq);
             return;
         }
-        const Shape *shape = (const Shape *)(shapes + (u64)shape_at * 128);
-        uint4 *base = (uint4 *)(arena + (u64)unit.y * 512);
-        uint4 *mine = (uint4 *)(aside + (u64)slot * aside_bytes);
-        u32 answer = unit_columns<true>(shape, base, mine, aside_bytes / 32, unit.z & 0xffffu, lane, WORKER);
+        const Shape *shape = (const Shape *)(ring.shapes + (u64)shape_at * 128);
+        uint4 *base = (uint4 *)(ring.arena + (u64)unit.y * 512);
+        uint4 *aside = (uint4 *)(ring.aside + (u64)slot * ring.aside_bytes);
+        u32 answer = unit_columns<true>(shape, base, aside, ring.aside_bytes / 32, unit.z & 0xffffu, thread, ring.worker);
         if (answer) atomicOr(&answers[local], answer);
-        worker_barrier(local + 1);
-        if (lane == 0) {
-            u32 word = seq | answers[local] << 16;
-            asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(done + slot), "r"(word) : "memory");
-        }
-        // Nobody may write `found` and `answers` for the next unit before all have read them for this one: the barrier
-        // above is after the reading of `found`; lane 0, which reads `answers`, is in the warp that writes them.
-        number += workers;
+        // After this, all have read `found`, and thread 0 alone uses `answers`.
+        worker_barrier(local + 1, ring.worker);
+        if (thread == 0) answer_unit(ring.done + slot, seq | answers[local] << 16);
     }
 }
 
@@ -308,7 +362,7 @@ extern "C" __global__ void __launch_bounds__(256, 4)
         const uint4 unit = __ldg((const uint4 *)units + u);
         const Shape *shape = (const Shape *)(shapes + (u64)(unit.x >> 16) * 128);
         uint4 *base = (uint4 *)(arena + (u64)unit.y * 512);
-        u32 answer = unit_columns<false>(shape, base, 0, 0, unit.z & 0xffffu, threadIdx.x, WORKER);
+        u32 answer = unit_columns<false>(shape, base, 0, 0, unit.z & 0xffffu, threadIdx.x, blockDim.x);
         // All who write here write the same.
         if (answer & 1) answers[2 * u] = 1;
         if (answer & 2) answers[2 * u + 1] = 1;

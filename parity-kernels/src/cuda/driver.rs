@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString, c_uint, c_void};
 use std::mem;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 
 use cudarc::driver::sys;
 
@@ -149,6 +149,8 @@ pub(crate) struct Context {
     /// Somebody has met an error: nothing new shall begin here.
     failed: AtomicBool,
     kernels: [sys::CUfunction; 5],
+    /// Where the kernels that stay look for an order to end, see [`Context::on_destroy`].
+    stops: Mutex<Vec<(Weak<Shared>, usize)>>,
     /// The device it is on.
     pub(crate) info: DeviceInfo,
 }
@@ -178,6 +180,7 @@ impl Context {
             gate: RwLock::new(true),
             failed: AtomicBool::new(false),
             kernels: [ptr::null_mut(); 5],
+            stops: Mutex::default(),
             info: info.clone(),
         };
         context.kernels = context.load_kernels()?;
@@ -251,6 +254,14 @@ impl Context {
         self.failed.load(Ordering::Acquire)
     }
 
+    /// Have the word at byte `off` of `shared` set to 1 before the context is destroyed: the driver waits for what runs, and
+    /// a kernel that stays has to be told.
+    pub(crate) fn on_destroy(&self, shared: &Arc<Shared>, off: usize) {
+        let mut stops = self.stops.lock().unwrap_or_else(PoisonError::into_inner);
+        stops.retain(|(shared, _)| shared.strong_count() > 0);
+        stops.push((Arc::downgrade(shared), off));
+    }
+
     /// Destroy it, and with it everything that runs on the device on its behalf. When this returns `Ok`, the device
     /// writes no more. May block; later calls find it done.
     pub(crate) fn destroy(&self) -> Result<(), LaneError> {
@@ -259,6 +270,13 @@ impl Context {
         if !*open {
             return Ok(());
         }
+        let stops = self.stops.lock().unwrap_or_else(PoisonError::into_inner);
+        for (shared, off) in stops.iter() {
+            if let Some(shared) = shared.upgrade() {
+                shared.words32(*off, 1)[0].store(1, Ordering::Release);
+            }
+        }
+        drop(stops);
         // SAFETY: the context exists, and nobody is inside: the gate is ours alone. A context that met a fault of a kernel
         // answers with that fault, and is gone nevertheless: the fault has ended all that ran in it.
         let code = unsafe { sys::cuCtxDestroy_v2(self.raw) };
@@ -509,6 +527,8 @@ impl Drop for DeviceMemory {
 
 /// Host memory that the device can reach.
 pub(crate) struct Registered {
+    /// Whether this one has registered it and must undo that.
+    owned: bool,
     /// Its first byte, as the device names it.
     pub(crate) address: u64,
     memory: Arc<Memory>,
@@ -526,12 +546,31 @@ impl Registered {
         // SAFETY: a mapping of that length, which `memory` keeps until it is unregistered or the context is gone.
         let code = unsafe { sys::cuMemHostRegister_v2(start, memory.len(), flags) };
         context.check("registering memory", code)?;
+        Registered::map(context, memory, true)
+    }
+
+    /// Memory that a lane has registered and keeps so for as long as the result lives.
+    pub(crate) fn already(
+        context: &Arc<Context>,
+        memory: Arc<Memory>,
+    ) -> Result<Registered, LaneError> {
+        let _here = context.enter()?;
+        Registered::map(context, memory, false)
+    }
+
+    fn map(
+        context: &Arc<Context>,
+        memory: Arc<Memory>,
+        owned: bool,
+    ) -> Result<Registered, LaneError> {
+        let start = memory.address().cast();
         let mut registered = Registered {
+            owned,
             address: 0,
             memory,
             context: context.clone(),
         };
-        // SAFETY: just registered; `address` outlives the call.
+        // SAFETY: registered; `address` outlives the call. Nothing happens if it is not.
         context.check("mapping memory", unsafe {
             sys::cuMemHostGetDevicePointer_v2(&mut registered.address, start, 0)
         })?;
@@ -541,7 +580,9 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        if let Ok(_here) = self.context.enter() {
+        if self.owned
+            && let Ok(_here) = self.context.enter()
+        {
             // SAFETY: registered by `new`; the driver waits for work that uses it.
             unsafe { sys::cuMemHostUnregister(self.memory.address().cast()) };
         }
@@ -551,7 +592,7 @@ impl Drop for Registered {
 /// Host memory of a lane's own for words that it and the device exchange.
 pub(crate) struct Shared {
     registered: Registered,
-    arena: Arena,
+    memory: Arc<Memory>,
 }
 
 impl Shared {
@@ -559,8 +600,9 @@ impl Shared {
     pub(crate) fn new(context: &Arc<Context>, bytes: usize) -> Result<Shared, LaneError> {
         let arena = Arena::new(bytes.div_ceil(4096), 4096)
             .map_err(|e| LaneError::new(format!("taking memory for the lane: {e}")))?;
-        let registered = Registered::new(context, arena.memory())?;
-        Ok(Shared { registered, arena })
+        let memory = arena.memory();
+        let registered = Registered::new(context, memory.clone())?;
+        Ok(Shared { registered, memory })
     }
 
     /// As the device names it.
@@ -572,20 +614,20 @@ impl Shared {
     pub(crate) fn words32(&self, off: usize, count: usize) -> &[AtomicU32] {
         self.check(off, count * mem::size_of::<u32>());
         // SAFETY: within the mapping and aligned (checked). Both sides use these words by atomic operations alone.
-        unsafe { std::slice::from_raw_parts(self.arena.base_ptr().add(off).cast(), count) }
+        unsafe { std::slice::from_raw_parts(self.memory.address().add(off).cast(), count) }
     }
 
     /// `count` words from byte `off`.
     pub(crate) fn words64(&self, off: usize, count: usize) -> &[AtomicU64] {
         self.check(off, count * mem::size_of::<u64>());
         // SAFETY: within the mapping and aligned (checked). Both sides use these words by atomic operations alone.
-        unsafe { std::slice::from_raw_parts(self.arena.base_ptr().add(off).cast(), count) }
+        unsafe { std::slice::from_raw_parts(self.memory.address().add(off).cast(), count) }
     }
 
     /// Copy bytes that the device has written, and is known to be done with.
     pub(crate) fn read(&self, off: usize, to: &mut [u8]) {
         self.check(off / 16 * 16, to.len());
-        let from = self.arena.base_ptr().wrapping_add(off);
+        let from = self.memory.address().wrapping_add(off);
         // SAFETY: within the mapping (checked), apart from `to`, which is not of this mapping.
         unsafe { ptr::copy_nonoverlapping(from.cast_const(), to.as_mut_ptr(), to.len()) };
     }
@@ -593,16 +635,16 @@ impl Shared {
     /// Write bytes that the device does not look at meanwhile.
     pub(crate) fn write(&self, off: usize, from: &[u8]) {
         self.check(off / 16 * 16, from.len());
-        let to = self.arena.base_ptr().wrapping_add(off);
+        let to = self.memory.address().wrapping_add(off);
         // SAFETY: within the mapping (checked), apart from `from`, which is not of this mapping.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
     }
 
     fn check(&self, off: usize, len: usize) {
         assert!(
-            off.is_multiple_of(16) && off <= self.arena.len() && len <= self.arena.len() - off,
+            off.is_multiple_of(16) && off <= self.memory.len() && len <= self.memory.len() - off,
             "{off}+{len} is no place in {} shared bytes",
-            self.arena.len()
+            self.memory.len()
         );
     }
 }

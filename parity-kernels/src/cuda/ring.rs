@@ -6,10 +6,9 @@
 //!
 //! The host alone decides when the kernel ends, by a last unit for each of its workers, so no job can meet a kernel that
 //! is just leaving. It ends when the lane is parked and, so that calls of the driver which wait for the whole device
-//! come through, once a second for a moment under load.
+//! come through and other programs get their turn, twenty times a second for a moment under load.
 
 use std::collections::VecDeque;
-use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,8 +21,6 @@ use crate::buf::{Arena, BufRange};
 use crate::job::Mismatch;
 use crate::offload::{ArenaJob, Done, LaneError, Refusal};
 
-/// Threads of a worker, as in the kernel.
-const WORKER: u32 = 256;
 /// Most units in flight.
 const LOG2_SLOTS: u32 = 10;
 const SLOTS: u32 = 1 << LOG2_SLOTS;
@@ -32,7 +29,7 @@ const MOST_UNITS: usize = 32;
 /// Bytes that a unit can put aside, for two outputs.
 const ASIDE: usize = 8192;
 /// How long the kernel runs under load before it ends for a moment.
-const RENEW: Duration = Duration::from_secs(1);
+const RENEW: Duration = Duration::from_millis(50);
 /// A job that takes longer has the kernel's health asked about.
 const OVERDUE: Duration = Duration::from_millis(1);
 /// A job that takes longer is taken for lost, and the device with it.
@@ -40,36 +37,50 @@ const LOST: Duration = Duration::from_secs(5);
 
 const RING_AT: usize = 0;
 const DONE_AT: usize = RING_AT + SLOTS as usize * 16;
-const ASIDE_AT: usize = DONE_AT + SLOTS as usize * 4;
+const STOP_AT: usize = DONE_AT + SLOTS as usize * 4;
+const ASIDE_AT: usize = STOP_AT + 128;
 
 /// How much of the device a ring's kernel takes, and how it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingOptions {
-    /// Blocks of the kernel; each keeps a multiprocessor, or a good part of it, while the lane is awake.
+    /// Blocks of the kernel; each keeps a multiprocessor, or a good part of it, while the lane is awake. A power of two.
     pub blocks: u32,
-    /// Workers of 256 threads in a block: 1, 2 or 4.
+    /// Workers in a block, at most 4 and a power of two. Several carry more jobs at once, and each is slower.
     pub workers: u32,
+    /// Threads of a worker, a multiple of 32; at most 1,024 in a block.
+    pub threads: u32,
     /// Bytes of each range that one unit covers, unless that makes too many units; a multiple of 512.
     pub unit: usize,
-    /// Looks for work without a pause before the kernel begins to nap between looks.
+    /// Looks for work without a pause before the kernel begins to nap between looks; a look takes over a microsecond.
     pub patience: u32,
-    /// Time between the looks at the ring that are on the way together, in ns.
-    pub spacing: u32,
-    /// Whether a system-wide fence is between finding a unit and reading its data.
-    pub strict: bool,
 }
 
 impl Default for RingOptions {
     fn default() -> RingOptions {
         RingOptions {
             blocks: 1,
-            workers: 4,
-            unit: 4096,
-            patience: 500,
-            spacing: 200,
-            strict: true,
+            workers: 1,
+            threads: 1024,
+            unit: 16384,
+            patience: 100,
         }
     }
+}
+
+/// The kernel's `struct Ring`.
+#[repr(C)]
+struct Parameters {
+    units: u64,
+    done: u64,
+    stop: u64,
+    shapes: u64,
+    arena: u64,
+    aside: u64,
+    aside_bytes: u32,
+    log2_slots: u32,
+    head: u32,
+    worker: u32,
+    patience: u32,
 }
 
 #[derive(Debug)]
@@ -95,7 +106,7 @@ pub(crate) struct Ring {
     options: RingOptions,
     stream: Stream,
     shapes: Shapes,
-    shared: Shared,
+    shared: Arc<Shared>,
     arena: Arc<Registered>,
     arena_bytes: usize,
     words: Vec<u32>,
@@ -122,15 +133,19 @@ impl Ring {
             workers.is_power_of_two()
                 && workers <= SLOTS / 4
                 && options.workers <= 4
+                && options.threads.is_multiple_of(32)
+                && options.threads * options.workers <= 1024
                 && options.unit > 0
                 && options.unit.is_multiple_of(BASE_UNIT),
             "{options:?} does not divide the ring"
         );
+        let shared = Arc::new(Shared::new(context, ASIDE_AT + SLOTS as usize * ASIDE)?);
+        context.on_destroy(&shared, STOP_AT);
         Ok(Ring {
             options,
             stream: Stream::new(context)?,
             shapes: Shapes::new(context)?,
-            shared: Shared::new(context, ASIDE_AT + SLOTS as usize * ASIDE)?,
+            shared,
             arena,
             arena_bytes,
             words: Vec::with_capacity(1024),
@@ -170,6 +185,8 @@ impl Ring {
             job_end(job) <= self.arena_bytes,
             "a job outside the arena of its lane"
         );
+        let tail = self.flying.front().map_or(self.head, |job| job.first);
+        let ahead = self.head.wrapping_sub(tail);
         let mut unit_bytes = self.options.unit;
         if placed.aside {
             unit_bytes = unit_bytes.min(ASIDE / 2);
@@ -183,16 +200,16 @@ impl Ring {
             return Err(Refusal::Unfit);
         }
         let units = placed.len.div_ceil(unit_bytes) as u32;
-        let tail = self.flying.front().map_or(self.head, |job| job.first);
         // Room for the units that end the kernel is always kept.
-        if self.head.wrapping_sub(tail) + units + self.workers() > SLOTS {
+        if ahead + units + self.workers() > SLOTS {
             return Err(Refusal::Full);
         }
         let shape = match self.shapes.number(&self.words) {
             Ok(shape) => shape?,
             Err(error) => return Err(self.broke(error)),
         };
-        if let Err(error) = self.keep_running() {
+        let now = Instant::now();
+        if let Err(error) = self.keep_running(now) {
             return Err(self.broke(error));
         }
         let first = self.head;
@@ -217,7 +234,7 @@ impl Ring {
             unit_bytes,
             bytes,
             outputs,
-            since: Instant::now(),
+            since: now,
         });
         self.in_flight += 1;
         self.queued += bytes;
@@ -307,51 +324,45 @@ impl Ring {
     }
 
     /// Start the kernel if it does not run, and renew it if it has run for long.
-    fn keep_running(&mut self) -> Result<(), LaneError> {
+    fn keep_running(&mut self, now: Instant) -> Result<(), LaneError> {
         if let Some(since) = self.running {
-            if since.elapsed() < RENEW {
+            if now - since < RENEW {
                 return Ok(());
             }
             // The new kernel is behind the old one in the stream, and the units behind the last ones in the ring.
             self.end_kernel();
         }
-        self.start_kernel()
+        self.start_kernel(now)
     }
 
-    fn start_kernel(&mut self) -> Result<(), LaneError> {
+    fn start_kernel(&mut self, now: Instant) -> Result<(), LaneError> {
         let shared = self.shared.address();
-        let (mut ring, mut done, mut aside) = (
-            shared + RING_AT as u64,
-            shared + DONE_AT as u64,
-            shared + ASIDE_AT as u64,
-        );
-        let (mut shapes, mut arena) = (self.shapes.address(), self.arena.address);
-        let (mut aside_bytes, mut log2_slots, mut head) = (ASIDE as u32, LOG2_SLOTS, self.head);
-        let mut patience = self.options.patience;
-        let mut spacing = self.options.spacing;
-        let mut strict = u32::from(self.options.strict);
-        let mut arguments = [
-            pointer(&mut ring),
-            pointer(&mut done),
-            pointer(&mut shapes),
-            pointer(&mut arena),
-            pointer(&mut aside),
-            pointer(&mut aside_bytes),
-            pointer(&mut log2_slots),
-            pointer(&mut head),
-            pointer(&mut patience),
-            pointer(&mut spacing),
-            pointer(&mut strict),
-        ];
-        let threads = self.options.workers * WORKER;
-        // SAFETY: these are the parameters of `raidd_serve`. The shared memory, the shapes and the arena stay registered
+        let mut parameters = Parameters {
+            units: shared + RING_AT as u64,
+            done: shared + DONE_AT as u64,
+            stop: shared + STOP_AT as u64,
+            shapes: self.shapes.address(),
+            arena: self.arena.address,
+            aside: shared + ASIDE_AT as u64,
+            aside_bytes: ASIDE as u32,
+            log2_slots: LOG2_SLOTS,
+            head: self.head,
+            worker: self.options.threads,
+            patience: self.options.patience,
+        };
+        let threads = self.options.workers * self.options.threads;
+        // SAFETY: this is the parameter of `raidd_serve`. The shared memory, the shapes and the arena stay registered
         // until the kernel has ended (see `close`); it touches what units name, and units name ranges of the arena that
         // are the lane's until they are answered.
         unsafe {
-            self.stream
-                .launch(Kernel::Serve, self.options.blocks, threads, &mut arguments)?;
+            self.stream.launch(
+                Kernel::Serve,
+                self.options.blocks,
+                threads,
+                &mut [ptr::from_mut(&mut parameters).cast()],
+            )?;
         }
-        self.running = Some(Instant::now());
+        self.running = Some(now);
         Ok(())
     }
 
@@ -410,10 +421,6 @@ impl Ring {
         }
         Ok(())
     }
-}
-
-fn pointer<T>(value: &mut T) -> *mut c_void {
-    ptr::from_mut(value).cast()
 }
 
 /// What a unit carries so that it is told from what was in its slot before.

@@ -35,6 +35,10 @@ pub(crate) const OUT_0: u32 = 4;
 pub(crate) const OUT_1: u32 = 8;
 pub(crate) const ASIDE: u32 = 16;
 pub(crate) const NO_Q: u32 = 32;
+pub(crate) const EVEN_GAPS: u32 = 64;
+
+/// Terms are padded with zeroes to multiples of this many.
+pub(crate) const BATCH: usize = 8;
 
 /// Where words of the header are.
 pub(crate) mod at {
@@ -134,7 +138,9 @@ pub(crate) fn describe(job: &ArenaJob, words: &mut Vec<u32>) -> Result<Placed, R
                 [(_, x), (_, y)] => coeff::solve(&[x, y], p.is_some(), q.is_some()),
                 _ => return Err(Refusal::Unfit),
             };
-            words[at::OUT0] = offset(lost[0].0);
+            // The lower exponent first: the kernel divides by its power of two, step by step if it is low.
+            let first = usize::from(matches!(*lost, [(_, x), (_, y)] if y < x));
+            words[at::OUT0] = offset(lost[first].0);
             flags |= OUT_0;
             match solution.map_err(|_| Refusal::Unfit)? {
                 Solution::Nothing => return Err(Refusal::Unfit),
@@ -150,12 +156,15 @@ pub(crate) fn describe(job: &ArenaJob, words: &mut Vec<u32>) -> Result<Placed, R
                     table(&mut words[at::A..], scale);
                     words[at::P] = 0;
                 }
-                Solution::FromBoth { a, b } => {
-                    words[at::OP] = RECOVER_PQ;
+                Solution::FromBoth { .. } => {
+                    let (x, y) = (lost[first].1, lost[1 - first].1);
+                    words[at::OP] = RECOVER_PQ | u32::from(x) << 8;
                     flags |= ADD_P | ADD_Q | OUT_1;
-                    words[at::OUT1] = offset(lost[1].0);
-                    table(&mut words[at::A..], a);
-                    table(&mut words[at::B..], b);
+                    words[at::OUT1] = offset(lost[1 - first].0);
+                    // With r = 2^(y-x): r / (r + 1) * p + 2^-x / (r + 1) * q = p + (p + 2^-x q) / (r + 1).
+                    let ratio = gf::power(usize::from(y - x));
+                    table(&mut words[at::A..], gf::inverse(ratio ^ 1));
+                    table(&mut words[at::B..], gf::power(gf::ORDER - usize::from(x)));
                 }
             }
         }
@@ -178,7 +187,10 @@ pub(crate) fn describe(job: &ArenaJob, words: &mut Vec<u32>) -> Result<Placed, R
             }
         }
     }
+    let terms = (words.len() - HEADER) / TERM;
+    words[at::TERMS] = terms as u32;
     order(words, uses_q);
+    words.resize(HEADER + terms.next_multiple_of(BATCH).max(BATCH) * TERM, 0);
     Ok(Placed {
         base,
         len,
@@ -201,29 +213,43 @@ impl Place {
     }
 }
 
-/// `coefficient * 2^k` in each byte of a word, for k from 0 to 7.
+/// The products of `coefficient` with the low three bits of a byte, the next three and the last two, as the kernel's
+/// `Factor` takes them: 8, 8 and 4 bytes.
 fn table(words: &mut [u32], coefficient: u8) {
-    for (k, word) in words[..8].iter_mut().enumerate() {
-        *word = u32::from(gf::mul(coefficient, gf::power(k))) * 0x0101_0101;
-    }
+    let products = |shift: u32, first: u8| {
+        let product = |i: u8| gf::mul(coefficient, (first + i) << shift);
+        u32::from_le_bytes([product(0), product(1), product(2), product(3)])
+    };
+    words[0] = products(0, 0);
+    words[1] = products(0, 4);
+    words[2] = products(3, 0);
+    words[3] = products(3, 4);
+    words[4] = products(6, 0);
 }
 
 /// Put the terms, which carry their exponents, in the order of Horner's rule and have them carry gaps.
 fn order(words: &mut [u32], uses_q: bool) {
     let (header, terms) = words.split_at_mut(HEADER);
     let (terms, _) = terms.as_chunks_mut::<TERM>();
-    header[at::TERMS] = terms.len() as u32;
     if !uses_q {
         terms.iter_mut().for_each(|term| term[1] = 0);
         return;
     }
-    terms.sort_unstable_by_key(|[offset, exp]| (std::cmp::Reverse(*exp), *offset));
+    // Most callers name their data by rising exponent.
+    if terms.is_sorted_by(|a, b| a[1] < b[1]) {
+        terms.reverse();
+    } else {
+        terms.sort_unstable_by_key(|[offset, exp]| (std::cmp::Reverse(*exp), *offset));
+    }
     // Before the first term the sum is zero, and to double it costs the least.
     let mut last = terms.first().map_or(0, |[_, exp]| exp + 1);
-    for [_, exp] in terms {
+    for [_, exp] in terms.iter_mut() {
         let gap = last - *exp;
         last = *exp;
         *exp = gap;
+    }
+    if terms.iter().all(|[_, gap]| *gap == 1) {
+        header[at::FLAGS] |= EVEN_GAPS;
     }
     header[at::LAST_GAP] = last;
     if last > 0 {
