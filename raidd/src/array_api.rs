@@ -11,6 +11,9 @@ use std::sync::Arc;
 use raid_core::superblock::Superblock;
 use serde::{Deserialize, Serialize};
 
+use crate::lane::choice::GpuChoice;
+pub use crate::lane::status::{LaneState, LaneStatus};
+
 /// One member, opened and held by this process.
 #[derive(Debug, Clone)]
 pub struct MemberDevice {
@@ -50,6 +53,10 @@ pub struct ArrayOptions {
     pub resync_ceiling_bytes: Option<u64>,
     /// Name of a parity engine; `None` lets the program choose.
     pub parity_engine: Option<String>,
+    /// GPUs that may compute parity.
+    pub gpu: GpuChoice,
+    /// How many times later than on the CPU a job may end on a GPU.
+    pub gpu_slack: u32,
     /// Fixed ublk device id; `None` takes the next free one.
     pub device_id: Option<u32>,
     /// Buffer memory per queue in bytes.
@@ -124,6 +131,28 @@ pub enum Health {
     Failed,
 }
 
+/// Which engine of the CPU does an operation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParityChoice {
+    /// encode, update, recover or check.
+    pub operation: String,
+    /// Name of the engine.
+    pub engine: String,
+    /// For jobs of at most so many bytes of data; null: for all larger than those named before.
+    pub up_to_bytes: Option<u64>,
+}
+
+/// GPUs that compute parity of an array.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuStatus {
+    /// What the configuration says.
+    pub setting: String,
+    /// Why there is none, if the configuration wants one.
+    pub unavailable: Option<String>,
+    /// By queue; empty if there is none.
+    pub lanes: Vec<LaneStatus>,
+}
+
 /// A snapshot of a running array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArrayStatus {
@@ -157,8 +186,12 @@ pub struct ArrayStatus {
     pub members: Vec<MemberStatus>,
     /// Background walk in progress.
     pub sweep: Option<SweepStatus>,
-    /// Name of the parity engine in use.
+    /// Name of the parity engine in use; several with a plus between.
     pub parity_engine: String,
+    /// Which engine does what.
+    pub parity: Vec<ParityChoice>,
+    /// GPUs that help.
+    pub gpu: GpuStatus,
     /// ublk features in use, by name.
     pub ublk_features: Vec<String>,
     /// Counters by name; units are in the names.

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde::de::Deserializer;
 
 use crate::array_api::ArrayOptions;
+use crate::lane::choice::GpuChoice;
 use crate::units::{Bytes, Scalar, Span, checked_size, scalar};
 
 /// Read when `--config` is not given, if it exists.
@@ -77,6 +78,11 @@ pub struct Defaults {
     /// Parity engine by name, or `auto`.
     #[serde(deserialize_with = "engine")]
     pub parity_engine: Option<String>,
+    /// GPUs that may compute parity.
+    pub gpu: GpuChoice,
+    /// How many times later than on the CPU a job may end on a GPU.
+    #[serde(deserialize_with = "slack")]
+    pub gpu_slack: u32,
     /// Speed of background walks.
     pub resync: Resync,
 }
@@ -163,6 +169,8 @@ impl Default for Defaults {
             safe_mode_delay: Span(Duration::from_millis(200)),
             buffer_memory: Bytes(64 << 20),
             parity_engine: None,
+            gpu: GpuChoice::Auto,
+            gpu_slack: 2,
             resync: Resync::default(),
         }
     }
@@ -200,6 +208,8 @@ impl Defaults {
             resync_floor_bytes: self.resync.floor.0,
             resync_ceiling_bytes: self.resync.ceiling.map(|b| b.0),
             parity_engine: self.parity_engine.clone(),
+            gpu: self.gpu.clone(),
+            gpu_slack: self.gpu_slack,
             device_id: None,
             frame_bytes: self.buffer_memory.0,
         }
@@ -254,6 +264,12 @@ fn version<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
 fn depth<'de, D: Deserializer<'de>>(d: D) -> Result<u16, D::Error> {
     number(d, |n| {
         in_range("depth", n, 1, 4096, plain).map(|n| n as u16)
+    })
+}
+
+fn slack<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
+    number(d, |n| {
+        in_range("gpu_slack", n, 1, 1000, plain).map(|n| n as u32)
     })
 }
 
@@ -475,6 +491,8 @@ fn all_keys() -> BTreeMap<&'static str, &'static [&'static str]> {
                 "safe_mode_delay",
                 "buffer_memory",
                 "parity_engine",
+                "gpu",
+                "gpu_slack",
                 "resync",
             ][..],
         ),
@@ -612,6 +630,11 @@ mod tests {
         let e = error("defaults:\n  depth: 0\n");
         assert!(
             e.starts_with("raidd.yaml:2: defaults.depth") && e.contains("from 1 to 4096"),
+            "{e}"
+        );
+        let e = error("defaults:\n  gpu: fast\n");
+        assert!(
+            e.starts_with("raidd.yaml:2: defaults.gpu") && e.contains("auto, off"),
             "{e}"
         );
         let e = error("defaults:\n  queues: many\n");

@@ -33,6 +33,10 @@ pub struct Faults {
     pub jobs: AtomicU64,
     /// Lanes opened so far.
     pub opened: AtomicU64,
+    /// Lanes closed so far, those included that could not be.
+    pub closed: AtomicU64,
+    /// Times that a lane was parked while awake.
+    pub parked: AtomicU64,
 }
 
 /// Opens simulated lanes.
@@ -264,7 +268,10 @@ impl Lane for SimulatedLane {
     }
 
     fn park(&mut self) {
-        self.awake &= !self.flying.is_empty();
+        if self.awake && self.flying.is_empty() {
+            self.awake = false;
+            self.device.faults.parked.fetch_add(1, Ordering::SeqCst);
+        }
     }
 
     fn awake(&self) -> bool {
@@ -272,6 +279,7 @@ impl Lane for SimulatedLane {
     }
 
     fn close(self: Box<Self>) -> Result<(), LaneError> {
+        self.device.faults.closed.fetch_add(1, Ordering::SeqCst);
         if self.device.faults.no_close.load(Ordering::SeqCst) {
             return Err(LaneError::new("the simulated device does not stop"));
         }

@@ -6,6 +6,7 @@
 
 mod keeper;
 mod limits;
+pub mod parity;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, bounded, unbounded};
-use parity_kernels::{Arena, Engine as Parity};
+use parity_kernels::Arena;
 use raid_core::assemble::AssembledArray;
 use raid_core::geometry::Level;
 use raid_core::path::layout::Layout;
@@ -32,6 +33,7 @@ use crate::array_api::{
 };
 use crate::engine::{Counters, Engine, EngineMember, Parts, Postbox, mailbox};
 use keeper::{Keeper, Order, Snapshot};
+use parity::{ParityFacts, ParitySetup};
 
 const LEAST_REQUEST: u32 = 1 << 20;
 const MOST_REQUEST: u32 = 32 << 20;
@@ -137,7 +139,7 @@ struct Facts {
     logical_block: u32,
     device: std::path::PathBuf,
     read_only: bool,
-    parity_engine: &'static str,
+    parity: ParityFacts,
     features: Vec<String>,
     /// By slot; none where missing from the start.
     paths: Vec<Option<std::path::PathBuf>>,
@@ -154,9 +156,9 @@ impl Array {
         options: ArrayOptions,
     ) -> Result<Array, StartError> {
         let features = Features::probe().map_err(ublk_error)?;
-        let parity = choose_parity(options.parity_engine.as_deref())?;
         let geometry = verdict.geometry.clone();
         let layout = Layout::new(geometry.clone());
+        let mut parity = ParitySetup::new(&options, layout.parity)?;
         let limits = limits::of_members(&members);
         let logical_block = members
             .iter()
@@ -166,6 +168,8 @@ impl Array {
             .unwrap_or(512);
         let spec = device_spec(&layout, &limits, logical_block, &options);
         let device = Device::add(&spec, &features).map_err(ublk_error)?;
+        let cpus: Vec<_> = (0..device.queues()).map(|q| device.queue_cpus(q)).collect();
+        parity.find_gpus(&cpus);
 
         let by_slot = by_slot(&geometry, members);
         let mut missing = SlotSet::EMPTY;
@@ -207,7 +211,7 @@ impl Array {
             logical_block,
             device: device.path(),
             read_only: options.read_only,
-            parity_engine: if layout.parity { parity.name() } else { "none" },
+            parity: parity.facts(layout.parity),
             features: device
                 .features()
                 .names()
@@ -237,7 +241,7 @@ impl Array {
         };
         let frames = frames(&layout, &options);
         let keeper_inbox = array.start_engines(
-            &device, &layout, &by_slot, &manager, parity, &options, frames,
+            &device, &layout, &by_slot, &manager, &parity, &options, frames,
         )?;
         let running = array
             .running
@@ -275,7 +279,7 @@ impl Array {
         layout: &Layout,
         by_slot: &[Option<MemberDevice>],
         manager: &Manager,
-        parity: Parity,
+        parity: &ParitySetup,
         options: &ArrayOptions,
         frames: u32,
     ) -> Result<crossbeam_channel::Receiver<Msg>, StartError> {
@@ -320,6 +324,8 @@ impl Array {
                 (members.clone(), running.queues.clone(), to_keeper.clone());
             let cpus = device.queue_cpus(queue).to_vec();
             let exit = self.exit.clone();
+            let lane = parity.plans.get(usize::from(queue)).cloned();
+            let parity = parity.calibration.clone();
             let (ready, made) = bounded(1);
             let work = move || {
                 pin(&cpus);
@@ -332,7 +338,7 @@ impl Array {
                         peers,
                         manager,
                         parity,
-                        lane: None,
+                        lane,
                         arena,
                         counters,
                         exit,
@@ -467,7 +473,9 @@ impl RunningArray for Array {
             read_only: facts.read_only,
             members: members.collect(),
             sweep,
-            parity_engine: facts.parity_engine.into(),
+            parity_engine: facts.parity.engine.clone(),
+            parity: facts.parity.choices.clone(),
+            gpu: facts.parity.gpu(),
             ublk_features: facts.features.clone(),
             counters,
         }
@@ -514,18 +522,6 @@ impl StartError {
             operation: "starting a thread".into(),
             source,
         }
-    }
-}
-
-fn choose_parity(name: Option<&str>) -> Result<Parity, StartError> {
-    match name {
-        None => Ok(Parity::detect()),
-        Some(name) => Parity::by_name(name).ok_or_else(|| {
-            let known = Parity::NAMES.join(", ");
-            StartError::Unsupported(format!(
-                "this machine has no parity engine {name:?}; known: {known}"
-            ))
-        }),
     }
 }
 

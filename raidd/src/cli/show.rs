@@ -4,6 +4,8 @@ use std::io::Write;
 
 use comfy_table::{Table, presets};
 
+use crate::array::parity::sentence;
+use crate::array_api::{GpuStatus, LaneStatus};
 use crate::control::protocol::{ArrayView, DetailView, Problem};
 use crate::units::{Bytes, human_seconds};
 
@@ -109,6 +111,39 @@ fn members(array: &ArrayView) -> Table {
     t
 }
 
+/// A line for each device and state, or one that says why there is none.
+fn lanes(gpu: &GpuStatus) -> Vec<String> {
+    if let Some(why) = &gpu.unavailable {
+        return vec![format!("off: {why} (gpu: {})", gpu.setting)];
+    }
+    let mut groups: Vec<(&LaneStatus, Vec<String>)> = Vec::new();
+    for (queue, lane) in gpu.lanes.iter().enumerate() {
+        let key = |l: &LaneStatus| (l.device.clone(), l.state, l.reason.clone());
+        match groups.iter_mut().find(|(l, _)| key(l) == key(lane)) {
+            Some((_, queues)) => queues.push(queue.to_string()),
+            None => groups.push((lane, vec![queue.to_string()])),
+        }
+    }
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs());
+    groups
+        .into_iter()
+        .map(|(lane, queues)| {
+            let since = human_seconds(now.saturating_sub(lane.since));
+            let why = lane
+                .reason
+                .as_ref()
+                .map_or(String::new(), |r| format!(": {r}"));
+            let (device, state) = (&lane.device, word(lane.state));
+            format!(
+                "{device}, queues {}: {state} for {since}{why}",
+                queues.join(" ")
+            )
+        })
+        .collect()
+}
+
 /// `raidctl detail`
 pub fn detail(d: &DetailView) {
     let device = d
@@ -153,6 +188,10 @@ pub fn detail(d: &DetailView) {
     ));
     rows.push(("Events", d.events.to_string()));
     rows.push(("Parity engine", d.parity_engine.clone()));
+    if d.parity.iter().any(|c| c.engine != d.parity_engine) {
+        rows.push(("", sentence(&d.parity)));
+    }
+    rows.extend(lanes(&d.gpu).into_iter().map(|text| ("GPU", text)));
     rows.push(("ublk features", d.ublk_features.join(" ")));
     for (key, value) in rows {
         line(format_args!("{key:>16} : {value}"));
@@ -189,6 +228,40 @@ pub fn remarks(kind: &str, problems: &[Problem]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lanes_alike_share_a_line() {
+        use crate::array_api::LaneState;
+        let lane = |state, reason: Option<&str>| LaneStatus {
+            device: "GPU 0 (Card)".into(),
+            state,
+            reason: reason.map(str::to_string),
+            since: u64::MAX,
+        };
+        let gpu = GpuStatus {
+            setting: "auto".into(),
+            unavailable: None,
+            lanes: vec![
+                lane(LaneState::Active, None),
+                lane(LaneState::Lost, Some("a kernel fault")),
+                lane(LaneState::Active, None),
+            ],
+        };
+        let text = lanes(&gpu);
+        assert_eq!(text.len(), 2);
+        assert!(
+            text[0].starts_with("GPU 0 (Card), queues 0 2: active for 0"),
+            "{text:?}"
+        );
+        assert!(text[1].contains("queues 1: lost for") && text[1].ends_with(": a kernel fault"));
+        let none = GpuStatus {
+            setting: "3".into(),
+            unavailable: Some("there is no GPU 3".into()),
+            lanes: vec![],
+        };
+        assert_eq!(lanes(&none), ["off: there is no GPU 3 (gpu: 3)"]);
+        assert!(lanes(&GpuStatus::default()).is_empty());
+    }
 
     #[test]
     fn control_characters_do_not_reach_the_terminal() {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use raid_core::superblock::uuid_text;
 use serde::{Deserialize, Serialize};
 
-use crate::array_api::{ArrayStatus, Health, MemberState, SweepKind};
+use crate::array_api::{ArrayStatus, GpuStatus, Health, MemberState, ParityChoice, SweepKind};
 
 /// Version of the protocol. A daemon answers other versions with an error that names its own.
 pub const PROTOCOL: u32 = 1;
@@ -350,8 +350,14 @@ pub struct DetailView {
     pub read_only: bool,
     /// Background walk, null when none.
     pub resync: Option<SweepView>,
-    /// Parity engine in use.
+    /// Parity engine in use; several with a plus between.
     pub parity_engine: String,
+    /// Which engine does what.
+    #[serde(default)]
+    pub parity: Vec<ParityChoice>,
+    /// GPUs that compute parity too.
+    #[serde(default)]
+    pub gpu: GpuStatus,
     /// ublk features in use.
     pub ublk_features: Vec<String>,
     /// Counters by name.
@@ -448,6 +454,8 @@ impl DetailView {
                     .checked_div(w.rate_bytes_per_s),
             }),
             parity_engine: s.parity_engine.clone(),
+            parity: s.parity.clone(),
+            gpu: s.gpu.clone(),
             ublk_features: s.ublk_features.clone(),
             counters: s.counters.clone(),
         }

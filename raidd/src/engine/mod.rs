@@ -21,7 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use parity_kernels::{Arena, BufRange, Engine as Parity};
+use parity_kernels::calibrate::Calibration;
+use parity_kernels::{Arena, BufRange};
 use raid_core::path::queue::QueueCore;
 use raid_core::path::types::{
     Action, Actions, BufSlice, Event, IoKind, MemberError, Msg, Op, Peer, Request,
@@ -59,8 +60,8 @@ pub struct Parts {
     pub peers: Vec<Postbox>,
     /// The manager's mailbox.
     pub manager: crossbeam_channel::Sender<Msg>,
-    /// Arithmetic on this thread.
-    pub parity: Parity,
+    /// Who does the arithmetic on this thread, and what it costs.
+    pub parity: Arc<Calibration>,
     /// A lane to a device, if this engine shall have one.
     pub lane: Option<LanePlan>,
     /// Buffer memory, as large as the core says.
@@ -97,7 +98,7 @@ impl<F: Frontend> Engine<F> {
         mark_io_flusher();
         let ring = MemberRing::new(2048, frontend.depth(), &parts.arena)?;
         let workshop = Workshop::new(
-            parts.parity,
+            parts.parity.clone(),
             parts.members.len(),
             &parts.arena,
             parts.lane.take(),

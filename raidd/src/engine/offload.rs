@@ -8,13 +8,13 @@
 use std::time::{Duration, Instant};
 
 use parity_kernels::Arena;
+use parity_kernels::calibrate::Op;
 use parity_kernels::offload::{Done, Lane, LaneCost, LaneError, Refusal};
 use raid_core::path::types::Event;
 
-use super::work::Kind;
 use super::workshop::{FLYING, Pending, Workshop};
 use crate::lane::LanePlan;
-use crate::lane::cost::{Choice, Inputs, Operation, choose};
+use crate::lane::cost::{Choice, Inputs, choose};
 use crate::lane::supervisor::{Link, Note};
 
 /// An awake lane without work is parked after this time.
@@ -26,7 +26,7 @@ const LONGEST_SPIN: Duration = Duration::from_micros(50);
 /// Length of such a tick.
 const TICK: Duration = Duration::from_micros(75);
 /// A lane with jobs in flight that ends none for this long has failed, whatever it says.
-const STALL: Duration = Duration::from_secs(1);
+const STALL: Duration = Duration::from_secs(2);
 /// How long the end of an engine waits for its lane to close.
 const CLOSE_WITHIN: Duration = Duration::from_millis(1500);
 
@@ -138,12 +138,8 @@ impl Workshop {
         };
         let work = &self.works[at as usize];
         let job = work.job();
-        let bytes = job.data_bytes() as u64;
-        // What was just copied in is in a cache; what a member delivered is not.
-        let cold = work.kind != Kind::Encode || self.copied < bytes / 2;
-        let q = job.parities().1.is_some();
-        let cpu = &offload.plan.cpu;
-        cpu.ns(Operation::of(&job), bytes, job.len() as u64, q, cold)
+        let cold = self.is_cold(work);
+        offload.plan.cpu.ns(Op::of(&job), job.data_bytes(), cold)
     }
 
     /// Whether the lane is the place for a job; counts why not.

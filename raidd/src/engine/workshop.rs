@@ -7,12 +7,15 @@
 //! All memory is taken at start: places for jobs in flight, and [`BATCH`] for those of the fence at hand. Without a lane the
 //! cost is one copy of a job's ranges.
 
+use std::sync::Arc;
+
+use parity_kernels::calibrate::{Calibration, Op};
 use parity_kernels::offload::Done;
-use parity_kernels::{Arena, Engine as Parity, Mismatch};
+use parity_kernels::{Arena, Hints, Mismatch};
 use raid_core::path::types::{Actions, Event, Job};
 
 use super::offload::Offload;
-use super::work::Work;
+use super::work::{Kind, Work};
 use crate::lane::LanePlan;
 
 /// Jobs of one fence that are looked at together; where there are more, the first ones are done at once.
@@ -60,7 +63,7 @@ impl Pending {
 
 /// See the module comment.
 pub(super) struct Workshop {
-    pub(super) parity: Parity,
+    pub(super) parity: Arc<Calibration>,
     pub(super) works: Vec<Work>,
     pub(super) free: Vec<u32>,
     pub(super) batch: Vec<u32>,
@@ -78,7 +81,7 @@ pub(super) struct Workshop {
 impl Workshop {
     /// For an array of that many members. With a plan, a thread begins to open the lane; `wake` makes the engine look.
     pub fn new(
-        parity: Parity,
+        parity: Arc<Calibration>,
         members: usize,
         arena: &Arena,
         plan: Option<LanePlan>,
@@ -147,9 +150,21 @@ impl Workshop {
         false
     }
 
+    /// Whether what a job reads is in memory rather than in a cache: all but what was just copied in comes from members.
+    pub(super) fn is_cold(&self, work: &Work) -> bool {
+        work.kind != Kind::Encode || self.copied < work.job().data_bytes() as u64 / 2
+    }
+
     /// Does a job here.
     pub(super) fn run(&mut self, at: u32, arena: &mut Arena) -> Mismatch {
-        self.works[at as usize].job().run(&self.parity, arena)
+        let work = &self.works[at as usize];
+        let job = work.job();
+        let hints = Hints {
+            cold: self.is_cold(work),
+            streaming: false,
+        };
+        let engine = self.parity.engine(Op::of(&job), job.data_bytes());
+        job.run(&engine.with(hints), arena)
     }
 
     fn run_batch(&mut self, arena: &mut Arena) {

@@ -1,50 +1,28 @@
 //! Whether a parity job is done by the thread that has it, or by a lane. Pure functions over measured costs; a decision
 //! costs a few multiplications.
 
-use parity_kernels::offload::{ArenaJob, LaneCost};
-
-/// CPU time that jobs in a short time must have in common before a parked lane is woken for them, in ns. A lane that is woken
-/// takes processors of the device until it is parked again, and its first job comes late.
-const WAKE_WORK_NS: f64 = 100_000.0;
-
-/// The four operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
-    /// P and Q from data.
-    Encode,
-    /// P and Q follow changed data.
-    Update,
-    /// Lost data from the rest.
-    Recover,
-    /// Compare.
-    Check,
-}
-
-impl Operation {
-    /// Of a job.
-    pub fn of(job: &ArenaJob) -> Operation {
-        match job {
-            ArenaJob::Encode { .. } => Operation::Encode,
-            ArenaJob::Update { .. } => Operation::Update,
-            ArenaJob::Recover { .. } => Operation::Recover,
-            ArenaJob::Check { .. } => Operation::Check,
-        }
-    }
-}
+use parity_kernels::calibrate::{Calibration, Op};
+use parity_kernels::offload::LaneCost;
 
 /// What jobs cost on the CPU.
 pub trait CpuCost: Send + Sync {
-    /// Time in ns of a job over `data_bytes` bytes of data (see [`ArenaJob::data_bytes`]), in chunks of `chunk` bytes, with
-    /// or without Q. `cold`: the data are in memory rather than in a cache.
-    fn ns(&self, operation: Operation, data_bytes: u64, chunk: u64, q: bool, cold: bool) -> f64;
+    /// Time in ns of a job over `data_bytes` bytes of data, as [`parity_kernels::offload::ArenaJob::data_bytes`] counts them.
+    /// `cold`: they are in memory rather than in a cache.
+    fn ns(&self, op: Op, data_bytes: usize, cold: bool) -> f64;
 }
 
-/// The same rate for everything, in bytes per ns. For tests, and where nothing was measured.
+impl CpuCost for Calibration {
+    fn ns(&self, op: Op, data_bytes: usize, cold: bool) -> f64 {
+        self.cost_ns(op, data_bytes, cold)
+    }
+}
+
+/// The same rate for everything, in bytes per ns. For tests and measurements.
 #[derive(Clone, Copy, Debug)]
 pub struct FlatRate(pub f64);
 
 impl CpuCost for FlatRate {
-    fn ns(&self, _: Operation, data_bytes: u64, _: u64, _: bool, _: bool) -> f64 {
+    fn ns(&self, _: Op, data_bytes: usize, _: bool) -> f64 {
         data_bytes as f64 / self.0
     }
 }
@@ -54,11 +32,17 @@ impl CpuCost for FlatRate {
 pub struct Policy {
     /// A job may end on the lane this many times later than it would on the CPU.
     pub slack: f64,
+    /// CPU time that jobs in a short time must have in common before a parked lane is woken for them, in ns. A lane that is
+    /// woken takes processors of the device until it is parked again, and its first job comes late.
+    pub wake_ns: f64,
 }
 
 impl Default for Policy {
     fn default() -> Policy {
-        Policy { slack: 2.0 }
+        Policy {
+            slack: 2.0,
+            wake_ns: 100_000.0,
+        }
     }
 }
 
@@ -109,7 +93,7 @@ pub fn choose(i: &Inputs, policy: &Policy) -> Choice {
     if lane_end_ns(i) > policy.slack * (i.ahead_ns + i.cpu_ns) {
         return Choice::Late;
     }
-    if !i.awake && i.cpu_ns + i.missed_ns < WAKE_WORK_NS {
+    if !i.awake && i.cpu_ns + i.missed_ns < policy.wake_ns {
         return Choice::Asleep;
     }
     Choice::Lane
@@ -147,7 +131,10 @@ mod tests {
         // 4 KiB at 10 GB/s: 410 ns.
         assert_eq!(chosen(inputs(4096, 10.0)), Choice::Small);
         // However patient the policy is.
-        let patient = Policy { slack: 1e9 };
+        let patient = Policy {
+            slack: 1e9,
+            ..Policy::default()
+        };
         assert_eq!(choose(&inputs(4096, 10.0), &patient), Choice::Small);
         assert_eq!(choose(&inputs(8192, 10.0), &patient), Choice::Lane);
     }
@@ -201,7 +188,11 @@ mod tests {
                     let goes = chosen(i) == Choice::Lane;
                     assert!(was || !goes, "{i:?}");
                     was = goes;
-                    let loose = choose(&i, &Policy { slack: 4.0 }) == Choice::Lane;
+                    let policy = Policy {
+                        slack: 4.0,
+                        ..Policy::default()
+                    };
+                    let loose = choose(&i, &policy) == Choice::Lane;
                     assert!(loose || !goes, "{i:?}");
                 }
             }

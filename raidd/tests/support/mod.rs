@@ -93,6 +93,8 @@ impl ArrayStarter for SimStarter {
                 rate_bytes_per_s: 1 << 20,
             }),
             parity_engine: "simulated".into(),
+            parity: Vec::new(),
+            gpu: Default::default(),
             ublk_features: self.probe()?,
             counters: BTreeMap::from([("reads".into(), 0)]),
         };
