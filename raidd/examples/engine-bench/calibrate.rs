@@ -6,8 +6,9 @@
 use std::io;
 use std::time::Instant;
 
+use parity_kernels::calibrate::{Calibration, Op};
 use parity_kernels::offload::ArenaJob;
-use parity_kernels::{Arena, BufRange, Engine as Parity};
+use parity_kernels::{Arena, BufRange};
 use raid_core::geometry::Geometry;
 use raid_core::path::layout::Layout;
 
@@ -45,7 +46,7 @@ const RUNS: usize = 4;
 /// # Errors
 /// No memory.
 pub fn band_cost(
-    parity: &Parity,
+    parity: &Calibration,
     geometry: &Geometry,
     work: Work,
     source: &Source,
@@ -58,6 +59,8 @@ pub fn band_cost(
             one(parity, &layout, work, &mut arena, 0);
         }
     });
+    // Parity that agrees with the data, or a check would end at the first difference.
+    let agree = (work == Work::Check).then(|| agreeing(parity, &layout, &mut arena, source));
     let (mut run, mut at) = (0, 0);
     let mut copied: Vec<f64> = (0..64)
         .map(|_| {
@@ -66,9 +69,8 @@ pub fn band_cost(
                 if at + frame.len > source.len() {
                     at = 0;
                 }
-                arena
-                    .bytes_mut(frame)
-                    .copy_from_slice(source.bytes(at, frame.len));
+                let bytes = agree.as_deref().unwrap_or(source.bytes(at, frame.len));
+                arena.bytes_mut(frame).copy_from_slice(bytes);
                 at += if hot { 0 } else { frame.len };
             }
             let start = Instant::now();
@@ -84,6 +86,15 @@ pub fn band_cost(
         cached,
         copied: copied[copied.len() / 2],
     })
+}
+
+/// The bytes of a frame of random data with its P and Q.
+fn agreeing(parity: &Calibration, layout: &Layout, arena: &mut Arena, source: &Source) -> Vec<u8> {
+    let frame = arena.frame(0);
+    let bytes = source.bytes(0, frame.len);
+    arena.bytes_mut(frame).copy_from_slice(bytes);
+    one(parity, layout, Work::Encode, arena, 0);
+    arena.bytes(frame).to_vec()
 }
 
 /// The median of five stretches of at least 5 ms, per band.
@@ -102,7 +113,7 @@ fn median(mut run: impl FnMut()) -> f64 {
     stretches[2]
 }
 
-fn one(parity: &Parity, layout: &Layout, work: Work, arena: &mut Arena, frame: usize) {
+fn one(parity: &Calibration, layout: &Layout, work: Work, arena: &mut Arena, frame: usize) {
     let rows = layout.rows as usize * 512;
     let d = usize::from(layout.data);
     let part = match work {
@@ -128,5 +139,5 @@ fn one(parity: &Parity, layout: &Layout, work: Work, arena: &mut Arena, frame: u
             lost: &data[..lost],
         },
     };
-    job.run(parity, arena);
+    job.run(&parity.engine(Op::of(&job), job.data_bytes()), arena);
 }

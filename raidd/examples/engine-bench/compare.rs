@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parity_kernels::Engine as Parity;
+use parity_kernels::calibrate::Calibration;
 use raid_core::geometry::{Geometry, Level};
 use raid_core::path::types::BAND_SECTORS;
 use serde::Serialize;
@@ -85,7 +85,7 @@ pub struct Method {
     /// Bytes to write.
     pub source: Arc<Source>,
     /// Instructions for parity.
-    pub parity: Parity,
+    pub parity: Arc<Calibration>,
 }
 
 /// Median, least and most.
@@ -145,6 +145,10 @@ pub struct Row {
     pub bands_per_gb: f64,
     /// Cycles per byte that the processor needs for that parity alone: in cache, just copied.
     pub parity_cycles_per_byte: (f64, f64),
+    /// The part of that in this row's cycles, with processor parity only.
+    pub parity_share: Option<(f64, f64)>,
+    /// The same by the difference to the row without parity, if there is one.
+    pub parity_share_by_difference: Option<f64>,
     /// Part of the parity jobs that the device did.
     pub on_device: f64,
     /// What the engines counted about their lanes, over all rounds.
@@ -196,7 +200,7 @@ pub fn case(case: &Case, variants: &[(String, Variant)], how: &Method) -> Result
             model: None,
             seed,
             variant,
-            parity: how.parity,
+            parity: &how.parity,
         };
         let rig = Rig::start(&setup).map_err(text)?;
         rig.lanes_open()?;
@@ -278,6 +282,8 @@ pub fn case(case: &Case, variants: &[(String, Variant)], how: &Method) -> Result
                     .then(|| Spread::of(less.collect())),
                 latency_us: (middle(0.5), middle(0.99)),
                 bands_per_gb: bands_per_byte * 1e9,
+                parity_share: None,
+                parity_share_by_difference: None,
                 parity_cycles_per_byte: match v.1 {
                     Variant::Without => (0.0, 0.0),
                     _ => (
@@ -290,7 +296,26 @@ pub fn case(case: &Case, variants: &[(String, Variant)], how: &Method) -> Result
                 errors: all.iter().map(|s| s.errors).sum::<u64>() + most.errors,
             }
         });
-    Ok(rows.collect())
+    let mut rows: Vec<Row> = rows.collect();
+    name_shares(&mut rows, &variants);
+    Ok(rows)
+}
+
+/// The share of parity in the rows of processor parity.
+fn name_shares(rows: &mut [Row], variants: &[&(String, Variant)]) {
+    let without = variants
+        .iter()
+        .position(|(_, v)| matches!(v, Variant::Without));
+    let without = without.map(|i| rows[i].cycles_per_byte.median);
+    for (row, (_, variant)) in rows.iter_mut().zip(variants) {
+        if !matches!(variant, Variant::Cpu) {
+            continue;
+        }
+        let all = row.cycles_per_byte.median;
+        let (a, b) = row.parity_cycles_per_byte;
+        row.parity_share = Some((a.min(b) / all, a.max(b) / all));
+        row.parity_share_by_difference = without.map(|rest| 1.0 - rest / all);
+    }
 }
 
 /// What the engines say about parity jobs and lanes.

@@ -5,7 +5,9 @@ use std::path::Path;
 use comfy_table::{Table, presets::ASCII_MARKDOWN};
 use serde::Serialize;
 
-use crate::compare::{Row, Spread};
+use parity_kernels::calibrate::{Calibration, Row};
+
+use crate::compare::{Row as Measured, Spread};
 use crate::verify::Findings;
 
 /// Where and with what it was measured.
@@ -21,8 +23,8 @@ pub struct Facts {
     pub last_level_cache_mib: Option<u64>,
     /// Rate of the time stamp counter; a reference cycle is one tick.
     pub tsc_ghz: f64,
-    /// Instructions for parity.
-    pub parity_engine: &'static str,
+    /// Instructions for parity, by operation and size.
+    pub parity: String,
     /// Engines.
     pub queues: u16,
     /// Requests in flight in each.
@@ -31,6 +33,18 @@ pub struct Facts {
     pub buffer_mib: u64,
     /// Devices that do parity.
     pub devices: Vec<String>,
+}
+
+/// Who does parity on this processor, in one line.
+pub fn engines(calibration: &Calibration) -> String {
+    let row = |row: &Row| {
+        let up_to = row
+            .up_to
+            .map_or(String::new(), |b| format!(" up to {} KiB", b >> 10));
+        format!("{} {}{up_to}", row.op, row.engine.name())
+    };
+    let all: Vec<String> = calibration.rows().iter().map(row).collect();
+    all.join(", ")
 }
 
 impl Facts {
@@ -45,7 +59,7 @@ impl Facts {
         );
         println!(
             "parity {}; {} engines, {} requests in flight and {} MiB of buffers each{}{}",
-            self.parity_engine,
+            self.parity,
             self.queues,
             self.depth,
             self.buffer_mib,
@@ -59,7 +73,7 @@ impl Facts {
 ///
 /// # Errors
 /// The file cannot be written.
-pub fn rows(facts: &Facts, rows: &[Row], json: Option<&Path>) -> Result<(), String> {
+pub fn rows(facts: &Facts, rows: &[Measured], json: Option<&Path>) -> Result<(), String> {
     facts.print();
     println!(
         "Cycles are reference cycles of all threads of the process per byte of user data; median (least-most) of the rounds."
@@ -75,6 +89,7 @@ pub fn rows(facts: &Facts, rows: &[Row], json: Option<&Path>) -> Result<(), Stri
         "engines only",
         "less cpu",
         "parity alone",
+        "its share",
         "on device",
         "p50/p99 us",
         "errors",
@@ -93,16 +108,36 @@ pub fn rows(facts: &Facts, rows: &[Row], json: Option<&Path>) -> Result<(), Stri
                 (0.0, 0.0) => "-".into(),
                 (hot, cold) => format!("{:.3}-{:.3}", hot.min(cold), hot.max(cold)),
             },
-            format!("{:.0} %", row.on_device * 100.0),
+            share(row),
+            on_device(row),
             format!("{:.0}/{:.0}", row.latency_us.0, row.latency_us.1),
             row.errors.to_string(),
         ]);
     }
     println!("{table}");
     println!(
-        "\"parity alone\": calibrated cost of the processor's parity for the same bands, in cache and just copied. \"less cpu\": this row less the row of processor parity, round by round."
+        "\"less cpu\": this row less the row of processor parity, round by round. \"parity alone\": calibrated cost of the processor's parity for the same bands, with operands in a cache and just copied. \"its share\": of that in the row, and after the comma by the difference to the row without parity (P and Q members missing, so two writes of each band are left out as well). Null members read from /dev/zero, which reads short when something else wants the core: such a read is an error."
     );
     write(json, facts, "rows", rows)
+}
+
+fn share(row: &Measured) -> String {
+    let Some((low, high)) = row.parity_share else {
+        return "-".into();
+    };
+    let calibrated = format!("{:.0}-{:.0} %", low * 100.0, high * 100.0);
+    match row.parity_share_by_difference {
+        None => calibrated,
+        Some(part) => format!("{calibrated}, {:.0} %", part * 100.0),
+    }
+}
+
+fn on_device(row: &Measured) -> String {
+    let part = format!("{:.0} %", row.on_device * 100.0);
+    match row.lane.get("lane_losses").copied().unwrap_or(0) {
+        0 => part,
+        n => format!("{part}, LOST {n} times"),
+    }
 }
 
 fn spread(s: &Spread) -> String {
@@ -157,7 +192,7 @@ pub fn findings(facts: &Facts, all: &[Findings], json: Option<&Path>) -> Result<
             f.lane_jobs.to_string(),
             f.lane_losses.to_string(),
             f.lane_redone.to_string(),
-            if f.good() { "right" } else { "WRONG" }.to_owned(),
+            f.verdict().to_owned(),
         ]);
     }
     println!("{table}");

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::{Pid, gettid};
-use parity_kernels::{Arena, Engine as Parity};
+use parity_kernels::Arena;
+use parity_kernels::calibrate::Calibration;
 use raid_core::geometry::Geometry;
 use raid_core::path::layout::Layout;
 use raid_core::path::owners::Owners;
@@ -30,7 +31,7 @@ use crate::source::{Model, Source};
 /// Words of the table of owners, as many as the daemon has.
 const OWNER_WORDS: usize = 1 << 14;
 /// Bands that the sweep gets at a time.
-const WINDOW: u64 = 256;
+const WINDOW: u64 = 64;
 /// How long requests may take to be answered once no more are asked for.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -79,7 +80,7 @@ pub struct Setup<'a> {
     /// Who does the parity.
     pub variant: &'a Variant,
     /// Instructions to do it with.
-    pub parity: Parity,
+    pub parity: &'a Arc<Calibration>,
 }
 
 /// What has been seen up to a moment.
@@ -223,7 +224,7 @@ impl Rig {
             };
             rig.lanes
                 .extend(lane.iter().map(|plan| plan.shared.clone()));
-            let (parity, frame) = (setup.parity, layout.frame_bytes() as usize);
+            let (parity, frame) = (setup.parity.clone(), layout.frame_bytes() as usize);
             let arrived: Sender<io::Result<i32>> = arrived.clone();
             rig.engines.push(std::thread::spawn(move || {
                 pin(queue);

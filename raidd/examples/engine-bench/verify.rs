@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parity_kernels::calibrate::Calibration;
 use parity_kernels::{Engine as Parity, LostData, Source as Chunk};
 use raid_core::geometry::{Geometry, Level};
 use serde::Serialize;
@@ -37,7 +38,7 @@ pub struct Plan {
     /// Length of each load, in s.
     pub seconds: f64,
     /// Instructions for parity.
-    pub parity: Parity,
+    pub parity: Arc<Calibration>,
     /// What members are made of.
     pub backing: Backing,
 }
@@ -86,18 +87,28 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Whether nothing is lost and nothing wrong, and what was to be tried was tried.
-    pub fn good(&self) -> bool {
-        self.issued == self.completed
-            && self.issued > 0
+    /// In one word.
+    pub fn verdict(&self) -> &'static str {
+        let right = self.issued == self.completed
             && self.errors == 0
             && self.sectors_wrong == 0
-            && self.stripes_wrong == 0
+            && self.stripes_wrong == 0;
+        let tried = self.issued > 0
             && self.stripes_checked > 0
             && self.sectors_written > 0
             && self.sectors_read > 0
             && (!self.device || self.lane_jobs > 0)
-            && (!self.struck || self.lane_losses > 0)
+            && (!self.struck || self.lane_losses > 0);
+        match (right, tried) {
+            (true, true) => "right",
+            (true, false) => "not tried",
+            (false, _) => "WRONG",
+        }
+    }
+
+    /// Whether nothing is lost and nothing wrong, and what was to be tried was tried.
+    pub fn good(&self) -> bool {
+        self.verdict() == "right"
     }
 }
 
@@ -149,7 +160,7 @@ pub fn run(
             model: Some(&model),
             seed: seed as u64,
             variant,
-            parity: plan.parity,
+            parity: &plan.parity,
         };
         let (read_before, wrong_before) = model.tally();
         let rig = Rig::start(&setup).map_err(|e| format!("{name}: {e}"))?;
