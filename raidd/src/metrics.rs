@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use prometheus::core::Collector;
 use prometheus::{CounterVec, Encoder, GaugeVec, IntCounterVec, Opts, Registry, TextEncoder};
 
-use crate::array_api::Health;
+use crate::array_api::{Health, LaneState};
 use crate::control::protocol::DetailView;
 
 /// What went wrong in making the text; a fault in this program.
@@ -18,6 +18,15 @@ use crate::control::protocol::DetailView;
 pub struct MetricsError(#[from] prometheus::Error);
 
 const SECTOR: u64 = 512;
+
+/// All states of a lane.
+const STATES: [LaneState; 5] = [
+    LaneState::Opening,
+    LaneState::Active,
+    LaneState::Lost,
+    LaneState::Stuck,
+    LaneState::Closed,
+];
 
 /// The text for a daemon of this version that runs these arrays.
 ///
@@ -148,15 +157,53 @@ fn one(sheet: &mut Sheet, d: &DetailView) -> Result<(), MetricsError> {
     Ok(())
 }
 
-/// Which engine computes parity.
+/// Who computes parity: engines of the CPU by operation and size, GPUs by queue.
 fn parity(sheet: &mut Sheet, d: &DetailView) -> Result<(), MetricsError> {
     let array = ("array", d.array.name.as_str());
+    for choice in &d.parity {
+        let up_to = choice.up_to_bytes.map(|bytes| bytes.to_string());
+        sheet.gauge(
+            "raidd_parity_engine_info",
+            "Parity engine of the CPU by operation, for jobs of so many bytes of data at most; always 1.",
+            &[
+                array,
+                ("operation", &choice.operation),
+                ("up_to_bytes", up_to.as_deref().unwrap_or("+Inf")),
+                ("engine", &choice.engine),
+            ],
+            1.0,
+        )?;
+    }
     sheet.gauge(
-        "raidd_parity_engine_info",
-        "Parity engine of the CPU in use; always 1.",
-        &[array, ("operation", "all"), ("engine", &d.parity_engine)],
-        1.0,
-    )
+        "raidd_gpu_unavailable",
+        "1 if the configuration allows GPUs and none can be used.",
+        &[array, ("setting", &d.gpu.setting)],
+        f64::from(u8::from(d.gpu.unavailable.is_some())),
+    )?;
+    for (queue, lane) in d.gpu.lanes.iter().enumerate() {
+        let queue = queue.to_string();
+        let lane_of = [array, ("queue", &queue), ("device", &lane.device)];
+        for state in STATES {
+            let word = word(state);
+            let labels: Vec<_> = lane_of
+                .into_iter()
+                .chain([("state", word.as_str())])
+                .collect();
+            sheet.gauge(
+                "raidd_lane_state",
+                "1 for the state that the GPU lane of a queue is in, 0 for the others.",
+                &labels,
+                f64::from(u8::from(lane.state == state)),
+            )?;
+        }
+        sheet.gauge(
+            "raidd_lane_state_timestamp_seconds",
+            "When the lane came into its state, in seconds since 1970.",
+            &lane_of,
+            lane.since as f64,
+        )?;
+    }
+    Ok(())
 }
 
 /// One of the engine's counters under its public name. One that is not known here goes out under its own.

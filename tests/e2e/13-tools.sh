@@ -16,6 +16,10 @@ printf 'defaults:\n  parity_engine: abacus\n' > "$WORK/pin.yaml"
 refused doctor-pin 1 '^FAIL +parity on the CPU +parity_engine: abacus' raidctl doctor --config "$WORK/pin.yaml"
 printf 'defaults:\n  chunck: 64K\n' > "$WORK/bad.yaml"
 refused doctor-config 1 "^FAIL +configuration .*bad.yaml:2: unknown key" raidctl doctor --config "$WORK/bad.yaml"
+printf 'defaults:\n  gpu: 31\n' > "$WORK/gpu.yaml"
+refused doctor-gpu 1 '^FAIL +GPU .*parity runs on the CPU' raidctl doctor --config "$WORK/gpu.yaml"
+printf 'defaults:\n  gpu: off\n' > "$WORK/off.yaml"
+check doctor-gpu-off bash -c "raidctl doctor --config $WORK/off.yaml | grep -q '^none .*GPU .*off in the configuration'"
 if mv /dev/ublk-control /dev/ublk-control.away; then
   refused doctor-no-ublk 1 '^FAIL +ublk driver +not loaded' raidctl doctor
   check doctor-no-ublk-fix bash -c "raidctl doctor | grep -q -- '-> modprobe ublk_drv'"

@@ -8,7 +8,6 @@ use super::exit;
 use super::show;
 use crate::config::{self, Config};
 use crate::doctor::{self, Finding, Status, gather};
-use crate::lane::choice::GpuChoice;
 
 /// `raidctl doctor`
 #[derive(Debug, Args)]
@@ -24,7 +23,7 @@ pub fn run(args: &Doctor, json: bool) -> exit::Outcome {
         Ok(config) => (config, None),
         Err(error) => (Config::default(), Some(error.to_string())),
     };
-    let facts = gather::gather(&config, &gpu(&config), error);
+    let facts = gather::gather(&config, error);
     let findings = doctor::examine(&facts);
     let passes = doctor::passes(&findings);
     if json {
@@ -33,10 +32,6 @@ pub fn run(args: &Doctor, json: bool) -> exit::Outcome {
         print(&findings);
     }
     Ok(if passes { exit::DONE } else { exit::FAILED })
-}
-
-fn gpu(_config: &Config) -> GpuChoice {
-    GpuChoice::default()
 }
 
 fn print(findings: &[Finding]) {

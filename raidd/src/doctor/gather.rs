@@ -24,7 +24,7 @@ pub struct Tree {
 }
 
 /// Looks at this machine. `config_error` says why `config` is not what the file says.
-pub fn gather(config: &Config, gpu: &GpuChoice, config_error: Option<String>) -> Facts {
+pub fn gather(config: &Config, config_error: Option<String>) -> Facts {
     let tree = Tree::new("/");
     let release = tree.kernel_release();
     Facts {
@@ -37,7 +37,7 @@ pub fn gather(config: &Config, gpu: &GpuChoice, config_error: Option<String>) ->
         },
         kernel_release: release,
         cpu: cpu(&tree, config.defaults.parity_engine.as_deref()),
-        gpu: gpus(&tree, wanted(gpu)),
+        gpu: gpus(&tree, wanted(&config.defaults.gpu)),
         memory: memory(&tree, config),
         md: tree.md(config.manage_mdadm_conf, &Guard::system()),
     }
@@ -476,7 +476,9 @@ mod tests {
 
     #[test]
     fn this_machine_can_be_looked_at() {
-        let facts = gather(&Config::default(), &GpuChoice::Off, None);
+        let mut config = Config::default();
+        config.defaults.gpu = GpuChoice::Off;
+        let facts = gather(&config, None);
         assert!(!facts.cpu.engines.is_empty() && facts.memory.total > 0);
         assert_eq!(facts.cpu.chosen.len(), Op::ALL.len());
         assert!(

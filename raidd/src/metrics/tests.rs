@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::array_api::{MemberState, SweepKind};
+use crate::array_api::{GpuStatus, LaneStatus, MemberState, ParityChoice, SweepKind};
 use crate::control::protocol::{ArrayView, MemberView, SweepView};
 use crate::engine::Counters;
 
@@ -42,6 +42,36 @@ fn array(name: &str) -> DetailView {
             rate_bytes_per_s: 7,
             eta_seconds: Some(1),
         }),
+        parity: vec![
+            ParityChoice {
+                operation: "encode".into(),
+                engine: "avx2".into(),
+                up_to_bytes: Some(65536),
+            },
+            ParityChoice {
+                operation: "encode".into(),
+                engine: "avx512".into(),
+                up_to_bytes: None,
+            },
+        ],
+        gpu: GpuStatus {
+            setting: "auto".into(),
+            unavailable: None,
+            lanes: vec![
+                LaneStatus {
+                    device: "GPU 0".into(),
+                    state: LaneState::Active,
+                    reason: None,
+                    since: 1000,
+                },
+                LaneStatus {
+                    device: "GPU 0".into(),
+                    state: LaneState::Lost,
+                    reason: Some("it is gone".into()),
+                    since: 2000,
+                },
+            ],
+        },
         counters: counters
             .iter()
             .enumerate()
@@ -171,11 +201,57 @@ fn values_are_those_of_detail() {
             .keys()
             .any(|s| s.contains("slot=\"1\"") && s.contains("state=\"missing\""))
     );
-    assert!(
-        samples
-            .keys()
-            .any(|s| s.starts_with("raidd_parity_engine_info") && s.contains("avx2"))
+}
+
+#[test]
+fn engines_and_lanes_are_told_apart() {
+    let mut lost = bare();
+    lost.gpu.unavailable = Some("no driver".into());
+    let (samples, _) = parse(&text("0.1.0", &[array("a"), lost]).unwrap());
+    let of = |name: &str, labels: &[&str]| {
+        let mut found = samples.iter().filter(|(series, _)| {
+            series.starts_with(&format!("{name}{{")) && labels.iter().all(|l| series.contains(l))
+        });
+        let value = found
+            .next()
+            .unwrap_or_else(|| panic!("{name} {labels:?}"))
+            .1;
+        assert!(found.next().is_none(), "{name} {labels:?}");
+        *value
+    };
+    let engine = "raidd_parity_engine_info";
+    assert_eq!(
+        of(
+            engine,
+            &["operation=\"encode\"", "up_to_bytes=\"65536\"", "\"avx2\""]
+        ),
+        1.0
     );
+    assert_eq!(
+        of(
+            engine,
+            &["operation=\"encode\"", "up_to_bytes=\"+Inf\"", "\"avx512\""]
+        ),
+        1.0
+    );
+    assert_eq!(
+        of("raidd_lane_state", &["queue=\"0\"", "state=\"active\""]),
+        1.0
+    );
+    assert_eq!(
+        of("raidd_lane_state", &["queue=\"0\"", "state=\"lost\""]),
+        0.0
+    );
+    assert_eq!(
+        of("raidd_lane_state", &["queue=\"1\"", "state=\"lost\""]),
+        1.0
+    );
+    assert_eq!(
+        of("raidd_lane_state_timestamp_seconds", &["queue=\"1\""]),
+        2000.0
+    );
+    assert_eq!(of("raidd_gpu_unavailable", &["array=\"a\""]), 0.0);
+    assert_eq!(of("raidd_gpu_unavailable", &["array=\"bare\""]), 1.0);
 }
 
 #[test]
