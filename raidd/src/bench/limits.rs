@@ -178,6 +178,7 @@ mod tests {
             rounds: 1,
             round: Duration::from_millis(1),
             memory: 64 << 20,
+            streaming: false,
         }
     }
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parity_kernels::offload::{Lane, LaneError, Opener};
-use parity_kernels::{Arena, BufRange, Engine};
+use parity_kernels::{Arena, BufRange, Engine, Hints};
 
 use crate::units::Bytes;
 use job::{Job, Shape};
@@ -41,6 +41,8 @@ pub struct Plan {
     pub round: Duration,
     /// Memory of all threads together, in bytes.
     pub memory: u64,
+    /// CPU engines store their results past the caches.
+    pub streaming: bool,
 }
 
 /// Whether the data of a job are in a cache of the CPU before it begins.
@@ -121,6 +123,7 @@ fn run_with(
     let mut report = Report {
         machine: Machine::here(),
         memory_bytes: plan.memory,
+        streaming: plan.streaming,
         rounds: plan.rounds,
         round_ms: plan.round.as_secs_f64() * 1e3,
         gpus: Vec::new(),
@@ -346,10 +349,15 @@ impl Cell<'_> {
             time: self.plan.round,
         };
         match contestant {
-            Contestant::Cpu(engine) => measure::together(
-                self.arenas.iter_mut().map(|arena| (arena, ())),
-                |arena, ()| worker.on_cpu(engine, arena),
-            ),
+            Contestant::Cpu(engine) => {
+                // What the daemon knows of its operands, the engine is told here too.
+                let engine = engine.with(Hints {
+                    cold: self.heat == Heat::Cold,
+                    streaming: self.plan.streaming,
+                });
+                let arenas = self.arenas.iter_mut().map(|arena| (arena, ()));
+                measure::together(arenas, |arena, ()| worker.on_cpu(&engine, arena))
+            }
             Contestant::Gpu { device, depth, .. } => measure::together(
                 self.arenas.iter_mut().zip(self.lanes[*device].iter_mut()),
                 |arena, lane| worker.on_lane(lane.as_mut(), *depth, arena),

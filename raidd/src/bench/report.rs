@@ -17,6 +17,8 @@ pub struct Report {
     pub machine: Machine,
     /// Memory of all threads together.
     pub memory_bytes: u64,
+    /// CPU engines stored their results past the caches.
+    pub streaming: bool,
     /// Rounds per figure.
     pub rounds: u32,
     /// Length of a round.
@@ -144,8 +146,13 @@ impl Report {
             self.rounds, self.round_ms
         );
         text += &format!(
-            "{}; hot: one stripe again and again (GPU: 16 in turn); cold: all over {}",
+            "{}{}; hot: one stripe again and again (GPU: 16 in turn); cold: all over {}",
             self.machine.cpu,
+            if self.streaming {
+                ", results stored past the caches"
+            } else {
+                ""
+            },
             Bytes(self.memory_bytes)
         );
         match self.machine.cache_bytes {

@@ -17,6 +17,7 @@ fn plan() -> Plan {
         rounds: 2,
         round: Duration::from_micros(100),
         memory: 1 << 20,
+        streaming: true,
     }
 }
 

@@ -53,6 +53,9 @@ pub struct Parity {
     /// at most half of what is available
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub memory: Option<u64>,
+    /// Let CPU engines store their results past the caches
+    #[arg(long)]
+    pub streaming: bool,
     /// Few and short rounds in little memory: seconds instead of a minute, and figures that say little
     #[arg(long)]
     pub quick: bool,
@@ -77,6 +80,7 @@ impl Parity {
             rounds: self.rounds.unwrap_or(rounds),
             round: Duration::from_millis(round_ms),
             memory: self.memory.unwrap_or(memory),
+            streaming: self.streaming,
         }
     }
 }
