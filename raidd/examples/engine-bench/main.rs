@@ -288,8 +288,11 @@ fn verify_all(
         );
         all.extend(verify::run(&plan, (name, variant), fault)?);
     }
+    if all.is_empty() {
+        return Err("--verify: nothing left to check; name cpu, gpu, auto or simulated".into());
+    }
     report::findings(&facts, &all, args.json.as_deref())?;
-    Ok(!all.is_empty() && all.iter().all(verify::Findings::good))
+    Ok(all.iter().all(verify::Findings::good))
 }
 
 fn compare_all(

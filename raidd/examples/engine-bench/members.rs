@@ -6,7 +6,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nix::fcntl::{FallocateFlags, fallocate};
@@ -30,7 +30,7 @@ impl Backing {
         match text {
             "null" => Ok(Backing::Null),
             "memory" => Ok(Backing::Memory),
-            path if std::path::Path::new(path).is_dir() => Ok(Backing::Directory(path.into())),
+            path if Path::new(path).is_dir() => Ok(Backing::Directory(path.into())),
             other => Err(format!(
                 "{other}: neither \"null\" nor \"memory\" nor a directory"
             )),
@@ -49,8 +49,10 @@ impl Backing {
 
 /// The members of one array, by slot.
 pub struct Members {
-    /// Their files; data begins at byte 0.
-    pub files: Vec<Arc<File>>,
+    /// As engines use them; data begins at byte 0.
+    files: Vec<Arc<File>>,
+    /// The same files without direct I/O.
+    plain: Vec<Arc<File>>,
 }
 
 impl Members {
@@ -60,21 +62,29 @@ impl Members {
     /// What the file system says.
     pub fn new(backing: &Backing, count: u16, bytes: u64) -> io::Result<Members> {
         let make = |slot: u16| {
-            let file = match backing {
+            let (file, plain) = match backing {
                 Backing::Null => {
-                    return OpenOptions::new().read(true).write(true).open("/dev/zero");
+                    let file = OpenOptions::new()
+                        .read(true)
+                        .write(true)
+                        .open("/dev/zero")?;
+                    let file = Arc::new(file);
+                    return Ok((file.clone(), file));
                 }
-                Backing::Memory => File::from(memfd_create(c"member", MFdFlags::MFD_CLOEXEC)?),
+                Backing::Memory => {
+                    let file =
+                        Arc::new(File::from(memfd_create(c"member", MFdFlags::MFD_CLOEXEC)?));
+                    (file.clone(), file)
+                }
                 Backing::Directory(path) => in_directory(&path.join(format!("member-{slot}")))?,
             };
             file.set_len(bytes)?;
             fallocate(&file, FallocateFlags::empty(), 0, bytes as i64)?;
-            Ok(file)
+            Ok((file, plain))
         };
-        let files = (0..count).map(|slot| make(slot).map(Arc::new));
-        Ok(Members {
-            files: files.collect::<io::Result<_>>()?,
-        })
+        let all = (0..count).map(make).collect::<io::Result<Vec<_>>>()?;
+        let (files, plain) = all.into_iter().unzip();
+        Ok(Members { files, plain })
     }
 
     /// As engines take them; none for a slot in `missing`.
@@ -93,7 +103,7 @@ impl Members {
     /// # Errors
     /// What the file system says.
     pub fn read(&self, slot: u16, at: u64, into: &mut [u8]) -> io::Result<()> {
-        self.files[usize::from(slot)].read_exact_at(into, at)
+        self.plain[usize::from(slot)].read_exact_at(into, at)
     }
 
     /// Changes bytes of one member.
@@ -101,22 +111,23 @@ impl Members {
     /// # Errors
     /// What the file system says.
     pub fn write(&self, slot: u16, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.files[usize::from(slot)].write_all_at(bytes, at)
+        self.plain[usize::from(slot)].write_all_at(bytes, at)
     }
 }
 
-/// A new file that has no name any more.
-fn in_directory(path: &std::path::Path) -> io::Result<File> {
+/// A new file that has no name any more, with direct I/O if possible and without.
+fn in_directory(path: &Path) -> io::Result<(Arc<File>, Arc<File>)> {
     let open = |flags| {
-        OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true);
+        options
             .truncate(true)
             .custom_flags(flags)
             .open(path)
+            .map(Arc::new)
     };
-    let file = open(libc::O_DIRECT).or_else(|_| open(0))?;
+    let plain = open(0)?;
+    let direct = open(libc::O_DIRECT).unwrap_or_else(|_| plain.clone());
     std::fs::remove_file(path)?;
-    Ok(file)
+    Ok((direct, plain))
 }
