@@ -12,14 +12,18 @@ use crate::gf;
 use crate::job::{Change, Hints, Source};
 
 /// The most bytes a block can have.
-pub(crate) const MAX_BLOCK: usize = 512;
+pub(crate) const MAX_BLOCK: usize = 4 * 64;
 
 /// Bytes that one prefetch brings.
 const LINE: usize = 64;
 
-/// How far ahead of the block at hand cold data are asked for. Measured: see
-/// `docs/measurements/parity-cpu`.
-const AHEAD: usize = 1024;
+/// How far ahead of the block at hand operands in memory are asked for. Of 512, 1024, 2048 and 4096
+/// the first was as good as any for chunks of 64 KiB, and best for a page.
+const FAR: usize = 512;
+
+/// How far ahead of the block at hand the lines to be written are asked for, also where they are in
+/// the second cache: a store that misses the first one costs more than a load.
+const CLAIM: usize = 512;
 
 /// One instruction set: vectors of field elements, one per byte.
 ///
@@ -76,14 +80,20 @@ pub(crate) trait Lane: Copy {
 /// latency of a multiplication and the cost of walking the terms, few enough for the registers.
 pub(crate) type Block<L, const W: usize> = [<L as Lane>::V; W];
 
-/// Load the `len` bytes at `at` as a block; what a short block lacks is zero.
+/// Load the `len` bytes at `at` as a block; what a short block lacks is zero. Unless `AHEAD` is
+/// zero, ask for the block so far ahead.
 #[inline(always)]
-pub(crate) fn load<L: Lane, const W: usize>(
+pub(crate) fn load<L: Lane, const W: usize, const AHEAD: usize>(
     lane: L,
     data: &[u8],
     at: usize,
     len: usize,
 ) -> Block<L, W> {
+    if AHEAD > 0 {
+        for line in (0..W * L::BYTES).step_by(LINE) {
+            lane.prefetch(data, at + line + AHEAD);
+        }
+    }
     let mut block = [lane.zero(); W];
     let data = &data[at..at + len];
     if len == W * L::BYTES {
@@ -139,6 +149,11 @@ pub(crate) fn put<L: Lane, const W: usize>(
             lane.stream(v, &mut data[i * L::BYTES..]);
         }
     } else {
+        if at + CLAIM < data.len() {
+            for line in (0..W * L::BYTES).step_by(LINE) {
+                lane.prefetch(data, at + CLAIM + line);
+            }
+        }
         store(lane, block, data, at, len);
     }
 }
@@ -179,8 +194,13 @@ pub(crate) fn is_zero<L: Lane, const W: usize>(lane: L, block: Block<L, W>) -> b
 /// What P and Q are summed over.
 pub(crate) trait Term {
     fn exp(&self) -> u8;
-    fn load<L: Lane, const W: usize>(&self, lane: L, at: usize, len: usize) -> Block<L, W>;
-    fn prefetch<L: Lane>(&self, lane: L, at: usize);
+    /// See [`load`].
+    fn load<L: Lane, const W: usize, const AHEAD: usize>(
+        &self,
+        lane: L,
+        at: usize,
+        len: usize,
+    ) -> Block<L, W>;
 }
 
 impl Term for Source<'_> {
@@ -189,13 +209,13 @@ impl Term for Source<'_> {
     }
 
     #[inline(always)]
-    fn load<L: Lane, const W: usize>(&self, lane: L, at: usize, len: usize) -> Block<L, W> {
-        load(lane, self.data, at, len)
-    }
-
-    #[inline(always)]
-    fn prefetch<L: Lane>(&self, lane: L, at: usize) {
-        lane.prefetch(self.data, at);
+    fn load<L: Lane, const W: usize, const AHEAD: usize>(
+        &self,
+        lane: L,
+        at: usize,
+        len: usize,
+    ) -> Block<L, W> {
+        load::<L, W, AHEAD>(lane, self.data, at, len)
     }
 }
 
@@ -205,18 +225,17 @@ impl Term for Change<'_> {
     }
 
     #[inline(always)]
-    fn load<L: Lane, const W: usize>(&self, lane: L, at: usize, len: usize) -> Block<L, W> {
+    fn load<L: Lane, const W: usize, const AHEAD: usize>(
+        &self,
+        lane: L,
+        at: usize,
+        len: usize,
+    ) -> Block<L, W> {
         add(
             lane,
-            load(lane, self.old, at, len),
-            load(lane, self.new, at, len),
+            load::<L, W, AHEAD>(lane, self.old, at, len),
+            load::<L, W, AHEAD>(lane, self.new, at, len),
         )
-    }
-
-    #[inline(always)]
-    fn prefetch<L: Lane>(&self, lane: L, at: usize) {
-        lane.prefetch(self.old, at);
-        lane.prefetch(self.new, at);
     }
 }
 
@@ -227,8 +246,9 @@ pub(crate) trait Sink {
     /// Whether Q is wanted; if not, zeroes are handed over.
     const Q: bool;
 
-    /// Take the sums over the `len` bytes at `at`. Returns whether to go on.
-    fn take<L: Lane, const W: usize>(
+    /// Take the sums over the `len` bytes at `at`. Returns whether to go on. What it reads itself,
+    /// it asks for `AHEAD`.
+    fn take<L: Lane, const W: usize, const AHEAD: usize>(
         &mut self,
         lane: L,
         at: usize,
@@ -236,9 +256,6 @@ pub(crate) trait Sink {
         p: Block<L, W>,
         q: Block<L, W>,
     ) -> bool;
-
-    /// Ask for what [`Sink::take`] will read at `at`.
-    fn prefetch<L: Lane>(&self, lane: L, at: usize);
 }
 
 /// Fold `len` bytes of all terms into `sink`.
@@ -255,49 +272,50 @@ pub(crate) fn fold<L: Lane, T: Term, S: Sink, const W: usize>(
     } else {
         Order::NONE
     };
+    // Where asking ahead would go beyond the end, nothing is asked for.
+    let mut at = 0;
     if hints.cold {
-        blocks::<L, T, S, W, true>(lane, terms, &order, len, sink);
-    } else {
-        blocks::<L, T, S, W, false>(lane, terms, &order, len, sink);
+        let until = len.saturating_sub(FAR);
+        match blocks::<L, T, S, W, FAR>(lane, terms, &order, at, until, sink) {
+            Some(reached) => at = reached,
+            None => return,
+        }
+    }
+    let Some(at) = blocks::<L, T, S, W, 0>(lane, terms, &order, at, len, sink) else {
+        return;
+    };
+    if at < len {
+        let (p, q) = sums::<L, T, S, W, 0>(lane, terms, &order, at, len - at);
+        sink.take::<L, W, 0>(lane, at, len - at, p, q);
     }
     if hints.streaming {
         lane.fence();
     }
 }
 
+/// Whole blocks from `at` to `end`, and where they end; `None` if the sink has enough.
 #[inline(always)]
-fn blocks<L: Lane, T: Term, S: Sink, const W: usize, const COLD: bool>(
+fn blocks<L: Lane, T: Term, S: Sink, const W: usize, const AHEAD: usize>(
     lane: L,
     terms: &[T],
     order: &Order,
-    len: usize,
+    mut at: usize,
+    end: usize,
     sink: &mut S,
-) {
+) -> Option<usize> {
     let full = W * L::BYTES;
-    let mut at = 0;
-    while len - at >= full {
-        if COLD && at + AHEAD < len {
-            for line in (at..at + full).step_by(LINE) {
-                for term in terms {
-                    term.prefetch(lane, line + AHEAD);
-                }
-                sink.prefetch(lane, line + AHEAD);
-            }
-        }
-        let (p, q) = sums::<L, T, S, W>(lane, terms, order, at, full);
-        if !sink.take(lane, at, full, p, q) {
-            return;
+    while end.saturating_sub(at) >= full {
+        let (p, q) = sums::<L, T, S, W, AHEAD>(lane, terms, order, at, full);
+        if !sink.take::<L, W, AHEAD>(lane, at, full, p, q) {
+            return None;
         }
         at += full;
     }
-    if at < len {
-        let (p, q) = sums::<L, T, S, W>(lane, terms, order, at, len - at);
-        sink.take(lane, at, len - at, p, q);
-    }
+    Some(at)
 }
 
 #[inline(always)]
-fn sums<L: Lane, T: Term, S: Sink, const W: usize>(
+fn sums<L: Lane, T: Term, S: Sink, const W: usize, const AHEAD: usize>(
     lane: L,
     terms: &[T],
     order: &Order,
@@ -305,16 +323,16 @@ fn sums<L: Lane, T: Term, S: Sink, const W: usize>(
     len: usize,
 ) -> (Block<L, W>, Block<L, W>) {
     if S::Q && !L::SCALES_FAST {
-        doubling_sums::<L, T, S, W>(lane, terms, order, at, len)
+        doubling_sums::<L, T, S, W, AHEAD>(lane, terms, order, at, len)
     } else {
-        scaling_sums::<L, T, S, W>(lane, terms, at, len)
+        scaling_sums::<L, T, S, W, AHEAD>(lane, terms, at, len)
     }
 }
 
 /// `P += D`, `Q += 2^exp * D` for each term, two terms at a time, since some instruction sets add
 /// three vectors in one instruction.
 #[inline(always)]
-fn scaling_sums<L: Lane, T: Term, S: Sink, const W: usize>(
+fn scaling_sums<L: Lane, T: Term, S: Sink, const W: usize, const AHEAD: usize>(
     lane: L,
     terms: &[T],
     at: usize,
@@ -323,8 +341,8 @@ fn scaling_sums<L: Lane, T: Term, S: Sink, const W: usize>(
     let (mut p, mut q) = ([lane.zero(); W], [lane.zero(); W]);
     let (pairs, rest) = terms.as_chunks::<2>();
     for [a, b] in pairs {
-        let a_data: Block<L, W> = a.load(lane, at, len);
-        let b_data: Block<L, W> = b.load(lane, at, len);
+        let a_data: Block<L, W> = a.load::<L, W, AHEAD>(lane, at, len);
+        let b_data: Block<L, W> = b.load::<L, W, AHEAD>(lane, at, len);
         if S::P {
             for i in 0..W {
                 p[i] = lane.xor3(p[i], a_data[i], b_data[i]);
@@ -341,7 +359,7 @@ fn scaling_sums<L: Lane, T: Term, S: Sink, const W: usize>(
         }
     }
     for term in rest {
-        let data: Block<L, W> = term.load(lane, at, len);
+        let data: Block<L, W> = term.load::<L, W, AHEAD>(lane, at, len);
         if S::P {
             p = add(lane, p, data);
         }
@@ -354,7 +372,7 @@ fn scaling_sums<L: Lane, T: Term, S: Sink, const W: usize>(
 
 /// Horner's rule, from the highest exponent down: `Q = 2^gap * Q + D`, and `P += D`.
 #[inline(always)]
-fn doubling_sums<L: Lane, T: Term, S: Sink, const W: usize>(
+fn doubling_sums<L: Lane, T: Term, S: Sink, const W: usize, const AHEAD: usize>(
     lane: L,
     terms: &[T],
     order: &Order,
@@ -363,7 +381,7 @@ fn doubling_sums<L: Lane, T: Term, S: Sink, const W: usize>(
 ) -> (Block<L, W>, Block<L, W>) {
     let (mut p, mut q) = ([lane.zero(); W], [lane.zero(); W]);
     for step in &order.steps[..order.count] {
-        let data = terms[step.term as usize].load(lane, at, len);
+        let data = terms[step.term as usize].load::<L, W, AHEAD>(lane, at, len);
         q = add(lane, raise(lane, q, step.gap), data);
         if S::P {
             p = add(lane, p, data);

@@ -19,7 +19,7 @@ impl<const HAS_P: bool, const HAS_Q: bool> Sink for Put<'_, HAS_P, HAS_Q> {
     const Q: bool = HAS_Q;
 
     #[inline(always)]
-    fn take<L: Lane, const W: usize>(
+    fn take<L: Lane, const W: usize, const AHEAD: usize>(
         &mut self,
         lane: L,
         at: usize,
@@ -34,11 +34,6 @@ impl<const HAS_P: bool, const HAS_Q: bool> Sink for Put<'_, HAS_P, HAS_Q> {
             fold::put(lane, q, self.q, at, len, self.streaming);
         }
         true
-    }
-
-    #[inline(always)]
-    fn prefetch<L: Lane>(&self, lane: L, at: usize) {
-        let _ = (lane, at);
     }
 }
 
@@ -55,7 +50,7 @@ impl<const HAS_P: bool, const HAS_Q: bool> Sink for Add<'_, HAS_P, HAS_Q> {
     const Q: bool = HAS_Q;
 
     #[inline(always)]
-    fn take<L: Lane, const W: usize>(
+    fn take<L: Lane, const W: usize, const AHEAD: usize>(
         &mut self,
         lane: L,
         at: usize,
@@ -63,25 +58,22 @@ impl<const HAS_P: bool, const HAS_Q: bool> Sink for Add<'_, HAS_P, HAS_Q> {
         p: Block<L, W>,
         q: Block<L, W>,
     ) -> bool {
+        // All is read before anything is written: on whole pages P and Q differ in no address bit
+        // that a processor compares first, and a load seems to depend on the store before it.
+        let (mut p, mut q) = (p, q);
         if HAS_P {
-            let sum = fold::add(lane, p, fold::load(lane, self.p, at, len));
-            fold::put(lane, sum, self.p, at, len, self.streaming);
+            p = fold::add(lane, p, fold::load::<L, W, AHEAD>(lane, self.p, at, len));
         }
         if HAS_Q {
-            let sum = fold::add(lane, q, fold::load(lane, self.q, at, len));
-            fold::put(lane, sum, self.q, at, len, self.streaming);
+            q = fold::add(lane, q, fold::load::<L, W, AHEAD>(lane, self.q, at, len));
+        }
+        if HAS_P {
+            fold::put(lane, p, self.p, at, len, self.streaming);
+        }
+        if HAS_Q {
+            fold::put(lane, q, self.q, at, len, self.streaming);
         }
         true
-    }
-
-    #[inline(always)]
-    fn prefetch<L: Lane>(&self, lane: L, at: usize) {
-        if HAS_P {
-            lane.prefetch(self.p, at);
-        }
-        if HAS_Q {
-            lane.prefetch(self.q, at);
-        }
     }
 }
 
@@ -98,7 +90,7 @@ impl Sink for FromP<'_> {
     const Q: bool = false;
 
     #[inline(always)]
-    fn take<L: Lane, const W: usize>(
+    fn take<L: Lane, const W: usize, const AHEAD: usize>(
         &mut self,
         lane: L,
         at: usize,
@@ -106,14 +98,9 @@ impl Sink for FromP<'_> {
         p: Block<L, W>,
         _: Block<L, W>,
     ) -> bool {
-        let p = fold::add(lane, p, fold::load(lane, self.p, at, len));
+        let p = fold::add(lane, p, fold::load::<L, W, AHEAD>(lane, self.p, at, len));
         fold::put(lane, p, self.out, at, len, self.streaming);
         true
-    }
-
-    #[inline(always)]
-    fn prefetch<L: Lane>(&self, lane: L, at: usize) {
-        lane.prefetch(self.p, at);
     }
 }
 
@@ -132,7 +119,7 @@ impl Sink for FromQ<'_> {
     const Q: bool = true;
 
     #[inline(always)]
-    fn take<L: Lane, const W: usize>(
+    fn take<L: Lane, const W: usize, const AHEAD: usize>(
         &mut self,
         lane: L,
         at: usize,
@@ -140,7 +127,7 @@ impl Sink for FromQ<'_> {
         _: Block<L, W>,
         q: Block<L, W>,
     ) -> bool {
-        let q = fold::add(lane, q, fold::load(lane, self.q, at, len));
+        let q = fold::add(lane, q, fold::load::<L, W, AHEAD>(lane, self.q, at, len));
         fold::put(
             lane,
             fold::scale(lane, self.scale, q),
@@ -150,11 +137,6 @@ impl Sink for FromQ<'_> {
             self.streaming,
         );
         true
-    }
-
-    #[inline(always)]
-    fn prefetch<L: Lane>(&self, lane: L, at: usize) {
-        lane.prefetch(self.q, at);
     }
 }
 
@@ -177,7 +159,7 @@ impl Sink for FromBoth<'_> {
     const Q: bool = true;
 
     #[inline(always)]
-    fn take<L: Lane, const W: usize>(
+    fn take<L: Lane, const W: usize, const AHEAD: usize>(
         &mut self,
         lane: L,
         at: usize,
@@ -185,8 +167,8 @@ impl Sink for FromBoth<'_> {
         p: Block<L, W>,
         q: Block<L, W>,
     ) -> bool {
-        let p = fold::add(lane, p, fold::load(lane, self.p, at, len));
-        let q = fold::add(lane, q, fold::load(lane, self.q, at, len));
+        let p = fold::add(lane, p, fold::load::<L, W, AHEAD>(lane, self.p, at, len));
+        let q = fold::add(lane, q, fold::load::<L, W, AHEAD>(lane, self.q, at, len));
         let x = fold::add(
             lane,
             fold::scale(lane, self.a, p),
@@ -195,12 +177,6 @@ impl Sink for FromBoth<'_> {
         fold::put(lane, x, self.x, at, len, self.streaming);
         fold::put(lane, fold::add(lane, p, x), self.y, at, len, self.streaming);
         true
-    }
-
-    #[inline(always)]
-    fn prefetch<L: Lane>(&self, lane: L, at: usize) {
-        lane.prefetch(self.p, at);
-        lane.prefetch(self.q, at);
     }
 }
 
@@ -216,7 +192,7 @@ impl<const HAS_P: bool, const HAS_Q: bool> Sink for Compare<'_, HAS_P, HAS_Q> {
     const Q: bool = HAS_Q;
 
     #[inline(always)]
-    fn take<L: Lane, const W: usize>(
+    fn take<L: Lane, const W: usize, const AHEAD: usize>(
         &mut self,
         lane: L,
         at: usize,
@@ -225,25 +201,15 @@ impl<const HAS_P: bool, const HAS_Q: bool> Sink for Compare<'_, HAS_P, HAS_Q> {
         q: Block<L, W>,
     ) -> bool {
         if HAS_P {
-            let difference = fold::add(lane, p, fold::load(lane, self.p, at, len));
+            let difference = fold::add(lane, p, fold::load::<L, W, AHEAD>(lane, self.p, at, len));
             self.mismatch.p |= !fold::is_zero(lane, difference);
         }
         if HAS_Q {
-            let difference = fold::add(lane, q, fold::load(lane, self.q, at, len));
+            let difference = fold::add(lane, q, fold::load::<L, W, AHEAD>(lane, self.q, at, len));
             self.mismatch.q |= !fold::is_zero(lane, difference);
         }
         // Nothing more to learn once everything that is compared has differed.
         self.mismatch != Mismatch { p: HAS_P, q: HAS_Q }
-    }
-
-    #[inline(always)]
-    fn prefetch<L: Lane>(&self, lane: L, at: usize) {
-        if HAS_P {
-            lane.prefetch(self.p, at);
-        }
-        if HAS_Q {
-            lane.prefetch(self.q, at);
-        }
     }
 }
 
@@ -259,7 +225,7 @@ impl<const HAS_P: bool, const HAS_Q: bool> Sink for Seek<'_, '_, HAS_P, HAS_Q> {
     const Q: bool = HAS_Q;
 
     #[inline(always)]
-    fn take<L: Lane, const W: usize>(
+    fn take<L: Lane, const W: usize, const AHEAD: usize>(
         &mut self,
         lane: L,
         at: usize,
@@ -269,11 +235,11 @@ impl<const HAS_P: bool, const HAS_Q: bool> Sink for Seek<'_, '_, HAS_P, HAS_Q> {
     ) -> bool {
         let zero = [lane.zero(); W];
         let dp = match HAS_P {
-            true => fold::add(lane, p, fold::load(lane, self.p, at, len)),
+            true => fold::add(lane, p, fold::load::<L, W, AHEAD>(lane, self.p, at, len)),
             false => zero,
         };
         let dq = match HAS_Q {
-            true => fold::add(lane, q, fold::load(lane, self.q, at, len)),
+            true => fold::add(lane, q, fold::load::<L, W, AHEAD>(lane, self.q, at, len)),
             false => zero,
         };
         if !(fold::is_zero(lane, dp) && fold::is_zero(lane, dq)) {
@@ -283,15 +249,5 @@ impl<const HAS_P: bool, const HAS_Q: bool> Sink for Seek<'_, '_, HAS_P, HAS_Q> {
             self.tracker.bytes(at, &p[..len], &q[..len]);
         }
         true
-    }
-
-    #[inline(always)]
-    fn prefetch<L: Lane>(&self, lane: L, at: usize) {
-        if HAS_P {
-            lane.prefetch(self.p, at);
-        }
-        if HAS_Q {
-            lane.prefetch(self.q, at);
-        }
     }
 }

@@ -69,7 +69,7 @@ token!(
 );
 token!(
     /// 64 bytes at a time; multiplies with one bit-matrix instruction.
-    Avx512Gfni, fold_avx512_gfni, 8, "avx512f,avx512bw,gfni", "avx512f", "avx512bw", "gfni"
+    Avx512Gfni, fold_avx512_gfni, 4, "avx512f,avx512bw,gfni", "avx512f", "avx512bw", "gfni"
 );
 
 /// The part of [`Lane`] that is moving and adding, the same for all vectors of one width.
