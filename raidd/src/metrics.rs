@@ -352,6 +352,11 @@ fn from_counter(
             None,
             value,
         ),
+        "lane_opens" => count(
+            ("raidd_lane_opens_total", "Times that a GPU lane was opened."),
+            None,
+            value,
+        ),
         other => count(
             (
                 &format!("raidd_{other}_total"),

@@ -213,6 +213,7 @@ fn a_device_that_hangs_is_given_up() {
     );
     lanes.faults().hangs.store(false, SeqCst);
     assert_eq!(rig.client.read(5, 100).expect("read"), vec![7; 100 * 512]);
+    until("coming back", || rig.sums().get("lane_opens") == 2);
     let sums = rig.stop();
     assert_eq!(sums.get("lane_losses"), 1);
     parity_matches(&geometry, &files);

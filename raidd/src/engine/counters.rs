@@ -6,7 +6,9 @@ use raid_core::path::queue::QueueStats;
 
 use super::workshop::Tally;
 
-const NAMES: [&str; 30] = [
+/// How many there are.
+const COUNT: usize = 31;
+const NAMES: [&str; COUNT] = [
     "read_requests",
     "write_requests",
     "flush_requests",
@@ -37,11 +39,12 @@ const NAMES: [&str; 30] = [
     "lane_refused",
     "lane_redone",
     "lane_losses",
+    "lane_opens",
 ];
 
 /// See the module comment.
 #[derive(Debug, Default)]
-pub struct Counters([AtomicU64; 30]);
+pub struct Counters([AtomicU64; COUNT]);
 
 impl Counters {
     pub(super) fn publish(&self, s: &QueueStats, t: &Tally) {
@@ -76,6 +79,7 @@ impl Counters {
             t.refused,
             t.redone,
             t.losses,
+            t.opens,
         ];
         for (to, from) in self.0.iter().zip(values) {
             to.store(from, Ordering::Relaxed);
@@ -83,7 +87,7 @@ impl Counters {
     }
 
     /// Names and values, in a fixed order. The last part of a name is its unit where it is not a plain number.
-    pub fn read(&self) -> [(&'static str, u64); 30] {
+    pub fn read(&self) -> [(&'static str, u64); COUNT] {
         std::array::from_fn(|i| (NAMES[i], self.0[i].load(Ordering::Relaxed)))
     }
 }

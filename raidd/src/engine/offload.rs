@@ -262,6 +262,7 @@ impl Workshop {
                 offload.cost = lane.cost();
                 offload.moved = Instant::now();
                 offload.lane = Some(lane);
+                self.tally.opens += 1;
             }
             Note::Stuck => offload.stuck = true,
             Note::Closed => {

@@ -41,6 +41,7 @@ pub(super) struct Tally {
     pub refused: u64,
     pub redone: u64,
     pub losses: u64,
+    pub opens: u64,
 }
 
 /// A fence with jobs in flight.

@@ -148,6 +148,8 @@ struct Over;
 
 impl Supervisor {
     fn run(self) {
+        // Requests wait for the close of a lost lane.
+        crate::engine::mark_io_flusher();
         let mut pause = self.pauses.first;
         let mut opens = 0u64;
         let mut said = String::new();
@@ -239,7 +241,7 @@ impl Supervisor {
             Err(close) => {
                 tracing::error!(
                     "GPU lane to {name}: {close}; the device may still write, so {jobs} jobs can never be done again, \
-                     and the requests behind them wait until this machine is restarted"
+                     and the requests behind them wait until raidd ends"
                 );
                 let reason = format!("{error}; and then: {close}; {jobs} jobs wait for good");
                 self.shared.set(LaneState::Stuck, Some(reason));
