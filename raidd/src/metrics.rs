@@ -353,7 +353,10 @@ fn from_counter(
             value,
         ),
         "lane_opens" => count(
-            ("raidd_lane_opens_total", "Times that a GPU lane was opened."),
+            (
+                "raidd_lane_opens_total",
+                "Times that a GPU lane was opened.",
+            ),
             None,
             value,
         ),
