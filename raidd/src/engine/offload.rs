@@ -374,3 +374,214 @@ impl Drop for Workshop {
         self.close();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::Ordering::SeqCst;
+
+    use parity_kernels::calibrate::Calibration;
+    use parity_kernels::offload::simulated::{Faults, SimulatedDevice};
+    use parity_kernels::{BufRange, Engine};
+    use raid_core::path::types::{Actions, Buf, BufSlice, Job};
+
+    use super::*;
+    use crate::lane::cost::{FlatRate, Policy};
+
+    const CHUNK: u64 = 4096;
+
+    fn slice(at: u64) -> BufSlice {
+        BufSlice {
+            buf: Buf::Arena,
+            off: at * CHUNK,
+            len: CHUNK as u32,
+        }
+    }
+
+    fn bytes(arena: &Arena, at: u64) -> &[u8] {
+        arena.bytes(BufRange::new((at * CHUNK) as usize, CHUNK as usize))
+    }
+
+    struct Bench {
+        shop: Workshop,
+        arena: Arena,
+        actions: Actions,
+        out: Vec<Event>,
+        faults: Arc<Faults>,
+    }
+
+    impl Bench {
+        /// A workshop whose lane is open, and an arena of 512 different chunks.
+        fn new() -> Bench {
+            let mut arena = Arena::new(512, CHUNK as usize).expect("memory");
+            for at in 0..512usize {
+                let range = arena.frame(at);
+                let fill = |(i, b): (usize, &mut u8)| *b = (i * 7 + at * 13) as u8;
+                arena.bytes_mut(range).iter_mut().enumerate().for_each(fill);
+            }
+            let device = SimulatedDevice {
+                faults: Arc::new(Faults::default()),
+                cost: LaneCost {
+                    caller_ns: 0.0,
+                    latency_ns: 0.0,
+                    ns_per_byte: 0.0,
+                },
+                depth: 400,
+            };
+            let faults = device.faults.clone();
+            let cpu = Arc::new(FlatRate(1e-6));
+            let plan = LanePlan::new(Arc::new(device), cpu, Policy::default());
+            let parity = Arc::new(Calibration::from_samples(&[], Engine::detect()));
+            let mut bench = Bench {
+                shop: Workshop::new(parity, 8, &arena, Some(plan), || {}),
+                arena,
+                actions: Actions::default(),
+                out: Vec::new(),
+                faults,
+            };
+            let begin = Instant::now();
+            while bench.shop.tally().opens == 0 {
+                assert!(
+                    begin.elapsed() < Duration::from_secs(10),
+                    "the lane does not open"
+                );
+                bench.shop.poll(&mut bench.arena, &mut bench.out);
+            }
+            bench
+        }
+
+        fn sources(&mut self, list: &[u64]) -> std::ops::Range<u32> {
+            let start = self.actions.srcs.len() as u32;
+            self.actions
+                .srcs
+                .extend(list.iter().map(|at| (slice(*at), 0)));
+            start..self.actions.srcs.len() as u32
+        }
+
+        fn encode(&mut self, list: &[u64], p: u64) {
+            let (srcs, p) = (self.sources(list), Some(slice(p)));
+            self.gather(Job::Encode { srcs, p, q: None });
+        }
+
+        fn check(&mut self, list: &[u64], p: u64) {
+            let (srcs, p) = (self.sources(list), Some(slice(p)));
+            self.gather(Job::Check { srcs, p, q: None });
+        }
+
+        fn gather(&mut self, job: Job) {
+            self.shop.gather(&job, &self.actions, &mut self.arena);
+        }
+
+        fn fence(&mut self, op: u32) {
+            self.shop.fence(op, &mut self.arena, &mut self.out);
+        }
+
+        fn settle(&mut self) -> Vec<Event> {
+            let begin = Instant::now();
+            while self.shop.tally().in_flight > 0 {
+                assert!(begin.elapsed() < Duration::from_secs(10), "jobs do not end");
+                self.shop.poll(&mut self.arena, &mut self.out);
+            }
+            std::mem::take(&mut self.out)
+        }
+    }
+
+    fn fenced(op: u32, mismatch: bool) -> Event {
+        let ok = true;
+        Event::Fenced { op, ok, mismatch }
+    }
+
+    #[test]
+    fn a_fence_waits_for_all_its_jobs_and_only_for_them() {
+        let mut b = Bench::new();
+        b.faults.delay.store(3, SeqCst);
+        b.encode(&[0, 1], 2);
+        b.encode(&[4, 5], 6);
+        b.fence(7);
+        assert_eq!((b.out.len(), b.shop.tally().in_flight), (0, 2));
+        // A fence without jobs does not wait, nor does it lose what a copy said.
+        b.shop.copied(0, false);
+        b.fence(8);
+        let failed = Event::Fenced {
+            op: 8,
+            ok: false,
+            mismatch: false,
+        };
+        assert_eq!(std::mem::take(&mut b.out), [failed]);
+        assert_eq!(b.settle(), [fenced(7, false)]);
+        for (x, y, p) in [(0, 1, 2), (4, 5, 6)] {
+            let sum = bytes(&b.arena, x).iter().zip(bytes(&b.arena, y));
+            assert!(
+                sum.map(|(x, y)| x ^ y)
+                    .eq(bytes(&b.arena, p).iter().copied())
+            );
+        }
+        assert_eq!(b.shop.tally().lane_jobs, 2);
+    }
+
+    #[test]
+    fn what_a_check_finds_belongs_to_its_fence() {
+        let mut b = Bench::new();
+        b.faults.jitter.store(5, SeqCst);
+        b.check(&[0, 1], 2);
+        b.check(&[4, 5], 5);
+        b.fence(1);
+        b.check(&[8], 8);
+        b.fence(2);
+        let mut events = b.settle();
+        events.sort_by_key(|e| format!("{e:?}"));
+        assert_eq!(events, [fenced(1, true), fenced(2, false)]);
+    }
+
+    #[test]
+    fn jobs_in_order_stay_here_in_order() {
+        let mut b = Bench::new();
+        // P of two, then the second is lost, recovered and checked, all before one fence.
+        b.encode(&[0, 1], 2);
+        b.fence(1);
+        b.settle();
+        let was = bytes(&b.arena, 1).to_vec();
+        b.arena
+            .bytes_mut(BufRange::new(CHUNK as usize, CHUNK as usize))
+            .fill(0);
+        let srcs = b.sources(&[0]);
+        b.gather(Job::Recover {
+            srcs,
+            p: Some(slice(2)),
+            q: None,
+            first: (slice(1), 0),
+            second: None,
+        });
+        b.check(&[0, 1], 2);
+        // Another of the same fence, which has nothing to do with them.
+        b.encode(&[10, 11], 12);
+        b.fence(2);
+        assert_eq!(bytes(&b.arena, 1), was);
+        assert_eq!(b.shop.tally().kept_dependent, 2);
+        assert_eq!(b.shop.tally().in_flight, 1);
+        assert_eq!(b.settle(), [fenced(2, false)]);
+    }
+
+    #[test]
+    fn more_jobs_than_places() {
+        let mut b = Bench::new();
+        b.faults.delay.store(1, SeqCst);
+        // The last 60 or so of each fence go to the lane, until it holds all that it may.
+        for fence in 0..12 {
+            for i in 0..100u64 {
+                let at = i * 4;
+                b.encode(&[at, at + 1], at + 2 + fence % 2);
+            }
+            b.fence(fence as u32);
+        }
+        assert_eq!(b.shop.tally().in_flight, 256);
+        let events = b.settle();
+        assert_eq!(events.len(), 12);
+        assert_eq!(b.shop.tally().lane_jobs, 256);
+        for at in (0..400).step_by(4) {
+            let sum = bytes(&b.arena, at).iter().zip(bytes(&b.arena, at + 1));
+            let sum: Vec<u8> = sum.map(|(x, y)| x ^ y).collect();
+            assert!(sum == bytes(&b.arena, at + 2) && sum == bytes(&b.arena, at + 3));
+        }
+    }
+}
