@@ -417,8 +417,10 @@ pub(crate) fn flush(data: &[u8]) -> bool {
 struct Operands {
     len: usize,
     uses_q: bool,
-    /// A bit for each exponent met.
-    exponents: [u64; 4],
+    /// A bit for each exponent met below 64, where those of most arrays are.
+    low: u64,
+    /// A bit for each other exponent met.
+    high: [u64; 3],
 }
 
 impl Operands {
@@ -426,10 +428,12 @@ impl Operands {
         Operands {
             len,
             uses_q,
-            exponents: [0; 4],
+            low: 0,
+            high: [0; 3],
         }
     }
 
+    #[inline]
     fn length(&self, data: &[u8]) {
         let len = self.len;
         assert!(
@@ -439,10 +443,15 @@ impl Operands {
         );
     }
 
+    #[inline]
     fn data(&mut self, data: &[u8], exp: u8) {
         self.length(data);
         assert!((exp as usize) < gf::ORDER, "exponent {exp} is above 254");
-        let (word, bit) = (&mut self.exponents[exp as usize / 64], 1 << (exp % 64));
+        let word = match exp {
+            0..64 => &mut self.low,
+            _ => &mut self.high[exp as usize / 64 - 1],
+        };
+        let bit = 1 << (exp % 64);
         assert!(
             !self.uses_q || *word & bit == 0,
             "two chunks share the exponent {exp}"
