@@ -11,8 +11,15 @@ typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
-// Chunks whose loads are in flight together in one thread.
+// Terms of a shape are padded with zeroes to a multiple of this.
 #define BATCH 8u
+// Chunks whose loads are in flight together in one thread: many where one unit is to be fast, few where many threads are.
+#define LIVE_BATCH 8u
+#define BULK_BATCH 4u
+// Shapes that a worker keeps at hand, and the most terms they have; their size in 16 bytes.
+#define KEPT 8u
+#define KEPT_TERMS 24u
+#define KEPT_SIZE (8u + KEPT_TERMS / 2u)
 // The shape of the unit that ends a worker.
 #define EXIT_SHAPE 0xffffu
 
@@ -61,7 +68,7 @@ struct Unit {
     u32 seq_shape;   // low half: sequence number; high half: shape, in 128 bytes from the table's start
     u32 base;        // in 512 bytes from the arena's start
     u32 columns;     // low half: length in 16 bytes
-    u32 seq_check;   // low half: sequence number
+    u32 seq_check;   // low half: sequence number; high half: not zero if this worker has more to do
 };
 
 // 0xff in each byte whose highest bit is set, else 0.
@@ -90,12 +97,12 @@ struct Factor {
     u32 low[2], middle[2], high;
 
     __device__ __forceinline__ Factor(const u32 *table) {
-        uint4 first = __ldg((const uint4 *)table);
+        uint4 first = *(const uint4 *)table;
         low[0] = first.x;
         low[1] = first.y;
         middle[0] = first.z;
         middle[1] = first.w;
-        high = __ldg(table + 4);
+        high = table[4];
     }
 };
 
@@ -188,92 +195,108 @@ __device__ __forceinline__ void put(uint4 *at, uint4 v) {
                  : "memory");
 }
 
-// Adds up to BATCH terms of one column to the sums. Shapes are padded to whole batches, so that terms are read in pairs
-// without a question. EVEN: every gap is 1.
-template <bool LIVE, bool Q, bool EVEN>
-__device__ __forceinline__ void add_batch(const Term *terms, u32 count, const uint4 *column, uint4 &p, uint4 &q) {
-    uint4 v[BATCH];
+// Adds up to B terms of C columns, `step` apart, to the sums. Shapes are padded to whole batches, so that terms are read in
+// pairs without a question. EVEN: every gap is 1.
+template <bool LIVE, u32 B, u32 C, bool Q, bool EVEN>
+__device__ __forceinline__ void add_batch(const Term *terms, u32 count, const uint4 *column, u32 step, u32 left,
+                                          uint4 p[C], uint4 q[C]) {
+    uint4 v[C][B];
 #pragma unroll
-    for (u32 i = 0; i < BATCH; i += 2) {
-        uint4 pair = __ldg((const uint4 *)(terms + i));
-        v[i] = data_if<LIVE>(i < count, column + pair.x);
-        v[i + 1] = data_if<LIVE>(i + 1 < count, column + pair.z);
+    for (u32 i = 0; i < B; i += 2) {
+        uint4 pair = *(const uint4 *)(terms + i);
+#pragma unroll
+        for (u32 j = 0; j < C; j++) {
+            const uint4 *at = column + j * step;
+            v[j][i] = data_if<LIVE>(i < count && j * step < left, at + pair.x);
+            v[j][i + 1] = data_if<LIVE>(i + 1 < count && j * step < left, at + pair.z);
+        }
     }
 #pragma unroll
-    for (u32 i = 0; i < BATCH; i++) {
-        p = add(p, v[i]);
-        if (!Q) continue;
-        if (EVEN) {
-            // The sum must not be raised for the padding at the end.
-            if (i < count) q = double_add(q, v[i]);
-        } else {
-            u32 gap = __ldg(&terms[i].gap);
-            if (gap) {
-                if (gap > 1) q = raise(q, gap - 1);
-                q = double_add(q, v[i]);
-            } else {
-                q = add(q, v[i]);
-            }
+    for (u32 i = 0; i < B; i++) {
+        if (i >= count) continue;
+        const u32 gap = Q && !EVEN ? terms[i].gap : 1;
+#pragma unroll
+        for (u32 j = 0; j < C; j++) {
+            p[j] = add(p[j], v[j][i]);
+            if (!Q) continue;
+            if (!EVEN && gap > 1) q[j] = raise(q[j], gap - 1);
+            q[j] = !EVEN && gap == 0 ? add(q[j], v[j][i]) : double_add(q[j], v[j][i]);
         }
     }
 }
 
-template <bool LIVE, bool Q, bool EVEN>
-__device__ __forceinline__ u32 columns_as(const Shape *shape, uint4 *base, uint4 *aside, u32 aside_q, u32 columns,
-                                          u32 first, u32 step) {
-    const u32 op = __ldg(&shape->op) & 0xff, halvings = __ldg(&shape->op) >> 8;
-    const u32 flags = __ldg(&shape->flags), count = __ldg(&shape->terms);
-    const u32 p_at = __ldg(&shape->p), q_at = __ldg(&shape->q);
-    const u32 last_gap = __ldg(&shape->last_gap);
+// What becomes of the sums of one column, `c`. Answers as a CHECK does.
+__device__ __forceinline__ u32 finish(const Shape *shape, u32 op_word, u32 flags, u32 last_gap, uint4 p, uint4 q,
+                                      uint4 p_there, uint4 q_there, uint4 *out0, uint4 *out1) {
+    if (last_gap) {
+        if (last_gap <= 6)
+            q = raise(q, last_gap);
+        else
+            q = scale(Factor(shape->last), q);
+    }
+    p = add(p, p_there);
+    q = add(q, q_there);
+    const u32 op = op_word & 0xff, halvings = op_word >> 8;
+    if (op == CHECK)
+        return (flags & OUT_0 && any(p) ? 1u : 0u) | (flags & OUT_1 && any(q) ? 2u : 0u);
+    uint4 first_out = p, second_out = q;
+    if (op == RECOVER_Q) first_out = scale(Factor(shape->a), q);
+    if (op == RECOVER_PQ) {
+        if (halvings <= 6)
+            q = lower(q, halvings);
+        else
+            q = scale(Factor(shape->b), q);
+        first_out = add(p, scale(Factor(shape->a), add(p, q)));
+        second_out = add(p, first_out);
+    }
+    if (flags & OUT_0) put(out0, first_out);
+    if (flags & OUT_1) put(out1, second_out);
+    return 0;
+}
+
+template <bool LIVE, u32 B, u32 C, bool Q, bool EVEN>
+__device__ __forceinline__ u32 columns_as(const Shape *shape, uint4 head, uint4 *base, uint4 *aside, u32 aside_q,
+                                          u32 columns, u32 first, u32 step) {
+    const u32 op = head.x, flags = head.y, count = head.z, last_gap = Q ? head.w : 0;
+    const uint4 places = ((const uint4 *)shape)[1];
     const Term *terms = (const Term *)(shape + 1);
-    uint4 *out0 = flags & ASIDE ? aside : base + __ldg(&shape->out0);
-    uint4 *out1 = flags & ASIDE ? aside + aside_q : base + __ldg(&shape->out1);
+    uint4 *out0 = flags & ASIDE ? aside : base + places.z;
+    uint4 *out1 = flags & ASIDE ? aside + aside_q : base + places.w;
     u32 answer = 0;
-    for (u32 c = first; c < columns; c += step) {
+    for (u32 c = first; c < columns; c += C * step) {
         const uint4 *column = base + c;
-        uint4 p = make_uint4(0, 0, 0, 0), q = p;
-        // What is in memory is asked for before the data, so that all loads of a column are on the way together.
-        uint4 p_there = data_if<LIVE>(flags & ADD_P, column + p_at);
-        uint4 q_there = p;
-        if (Q) q_there = data_if<LIVE>(flags & ADD_Q, column + q_at);
-        for (u32 done = 0; done < count; done += BATCH)
-            add_batch<LIVE, Q, EVEN>(terms + done, count - done, column, p, q);
-        if (Q && last_gap) {
-            if (last_gap <= 6)
-                q = raise(q, last_gap);
-            else
-                q = scale(Factor(shape->last), q);
+        const u32 left = columns - c;
+        uint4 p[C], q[C], p_there[C], q_there[C];
+#pragma unroll
+        for (u32 j = 0; j < C; j++) {
+            p[j] = q[j] = q_there[j] = make_uint4(0, 0, 0, 0);
+            // What is in memory is asked for before the data, so that all loads of a column are on the way together.
+            const uint4 *at = column + j * step;
+            p_there[j] = data_if<LIVE>(flags & ADD_P && j * step < left, at + places.x);
+            if (Q) q_there[j] = data_if<LIVE>(flags & ADD_Q && j * step < left, at + places.y);
         }
-        p = add(p, p_there);
-        q = add(q, q_there);
-        if (op == CHECK) {
-            if (flags & OUT_0) answer |= any(p) ? 1u : 0u;
-            if (flags & OUT_1) answer |= any(q) ? 2u : 0u;
-            continue;
+        for (u32 done = 0; done < count; done += B)
+            add_batch<LIVE, B, C, Q, EVEN>(terms + done, count - done, column, step, left, p, q);
+#pragma unroll
+        for (u32 j = 0; j < C; j++) {
+            if (j * step >= left) continue;
+            const u32 at = c + j * step;
+            answer |= finish(shape, op, flags, last_gap, p[j], q[j], p_there[j], q_there[j], out0 + at, out1 + at);
         }
-        uint4 first_out = p, second_out = q;
-        if (op == RECOVER_Q) first_out = scale(Factor(shape->a), q);
-        if (op == RECOVER_PQ) {
-            if (halvings <= 6)
-                q = lower(q, halvings);
-            else
-                q = scale(Factor(shape->b), q);
-            first_out = add(p, scale(Factor(shape->a), add(p, q)));
-            second_out = add(p, first_out);
-        }
-        if (flags & OUT_0) put(out0 + c, first_out);
-        if (flags & OUT_1) put(out1 + c, second_out);
     }
     return answer;
 }
 
-template <bool LIVE>
+// Columns first, first + step, ... of a unit. Returns the answer of a CHECK for them.
+template <bool LIVE, u32 B, u32 C>
 __device__ __forceinline__ u32 unit_columns(const Shape *shape, uint4 *base, uint4 *aside, u32 aside_q, u32 columns,
                                             u32 first, u32 step) {
-    const u32 flags = __ldg(&shape->flags);
-    if (flags & NO_Q) return columns_as<LIVE, false, false>(shape, base, aside, aside_q, columns, first, step);
-    if (flags & EVEN_GAPS) return columns_as<LIVE, true, true>(shape, base, aside, aside_q, columns, first, step);
-    return columns_as<LIVE, true, false>(shape, base, aside, aside_q, columns, first, step);
+    const uint4 head = *(const uint4 *)shape;
+    if (head.y & NO_Q)
+        return columns_as<LIVE, B, 1, false, false>(shape, head, base, aside, aside_q, columns, first, step);
+    if (head.y & EVEN_GAPS)
+        return columns_as<LIVE, B, C, true, true>(shape, head, base, aside, aside_q, columns, first, step);
+    return columns_as<LIVE, B, 1, true, false>(shape, head, base, aside, aside_q, columns, first, step);
 }
 
 __device__ __forceinline__ void nap(u32 ns) { asm volatile("nanosleep.u32 %0;" ::"r"(ns)); }
@@ -285,6 +308,27 @@ __device__ __forceinline__ void worker_barrier(u32 id, u32 threads) {
 __device__ __forceinline__ void answer_unit(u32 *at, u32 word) {
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(word) : "memory");
 }
+
+// Let so many cycles pass.
+__device__ __forceinline__ void pause(u32 cycles) {
+    u32 start, now;
+    asm volatile("mov.u32 %0, %%clock;" : "=r"(start)::"memory");
+    do asm volatile("mov.u32 %0, %%clock;" : "=r"(now)::"memory");
+    while (now - start < cycles);
+}
+
+// The answer of a unit that has written nothing, and so needs no fence.
+__device__ __forceinline__ void answer_check(u32 *at, u32 word) {
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(at), "r"(word) : "memory");
+}
+
+// Compiled with RAIDD_PROFILE, the kernel leaves clock readings of every unit in its place aside (which encode and check do
+// not use), for gpu_bench --profile to show where the time of a unit goes.
+#ifdef RAIDD_PROFILE
+#define STAMP(n) asm volatile("mov.u32 %0, %%clock;" : "=r"(stamp[n])::"memory")
+#else
+#define STAMP(n)
+#endif
 
 // What the host hands the persistent kernel of a ring.
 struct Ring {
@@ -299,6 +343,7 @@ struct Ring {
     u32 head;          // number of the first unit
     u32 worker;        // threads in a worker, a divisor of the block's
     u32 patience;      // looks at the ring before the first nap
+    u32 spacing;       // cycles between an answer and the next question
 };
 
 // The persistent kernel of one ring. Each worker takes every `workers`-th unit, from unit number `head` on, and answers in
@@ -308,19 +353,32 @@ struct Ring {
 // every question that is on the way, of this worker or another, so that more of them cost more than they gain.
 // No fence is between finding a unit and reading its data. The data are read past all caches, after the unit (the warps
 // wait at the barrier until its value is there), and were written before it.
-extern "C" __global__ void __launch_bounds__(1024, 1) raidd_serve(const Ring ring) {
-    __shared__ uint4 found[4];
+extern "C" __global__ void __launch_bounds__(512, 1) raidd_serve(const Ring ring) {
+    // Two in turn: warps without a column in a unit may still have to read it while thread 0 finds the next.
+    __shared__ uint4 found[2][4];
     __shared__ u32 answers[4];
+    // Shapes at hand: to fetch one again from the card's memory takes half as long as to fetch data from the host's.
+    __shared__ uint4 kept[4][KEPT][KEPT_SIZE];
+    __shared__ u32 kept_as[4][KEPT];
+    u32 turn = 0, hurry = 1;
+#ifdef RAIDD_PROFILE
+    u32 stamp[6];
+#endif
     const u32 local = threadIdx.x / ring.worker, thread = threadIdx.x % ring.worker;
     const u32 each = blockDim.x / ring.worker, workers = gridDim.x * each;
     const u32 me = blockIdx.x * each + local, slots = 1u << ring.log2_slots;
     // The first unit that is this worker's: the slots are a multiple of the workers, so slot number and unit number give
     // the same turn.
+    for (u32 i = thread; i < KEPT; i += ring.worker) kept_as[local][i] = EXIT_SHAPE;
     u32 number = ring.head + (me + workers - ring.head % workers) % workers;
-    for (;; number += workers) {
+    for (;; number += workers, turn ^= 1) {
         const u32 slot = number & (slots - 1);
         const u32 seq = ((number >> ring.log2_slots) + 1) & 0xffffu;
         if (thread == 0) {
+            // A question sent right behind an answer is back before the host, having seen that, can have written the next
+            // unit. If the host has said that more is on its way already, it is not.
+            if (!hurry) pause(ring.spacing);
+            STAMP(0);
             uint4 unit = load(ring.units + slot);
             u32 misses = 0;
             while ((unit.x & 0xffffu) != seq || (unit.w & 0xffffu) != seq) {
@@ -331,26 +389,60 @@ extern "C" __global__ void __launch_bounds__(1024, 1) raidd_serve(const Ring rin
                         break;
                     }
                 }
+                STAMP(0);
                 unit = load(ring.units + slot);
             }
-            found[local] = unit;
+            STAMP(1);
+            hurry = unit.w >> 16;
+            found[turn][local] = unit;
             answers[local] = 0;
         }
         worker_barrier(local + 1, ring.worker);
-        const uint4 unit = found[local];
+        STAMP(2);
+        const uint4 unit = found[turn][local];
         const u32 shape_at = unit.x >> 16;
         if (shape_at == EXIT_SHAPE) {
             if (thread == 0) answer_unit(ring.done + slot, seq);
             return;
         }
-        const Shape *shape = (const Shape *)(ring.shapes + (u64)shape_at * 128);
+        // All threads of the worker come to the same end here.
+        const uint4 *there = (const uint4 *)(ring.shapes + (u64)shape_at * 128);
+        const u32 entry = shape_at / 2 % KEPT;
+        const Shape *shape = (const Shape *)there;
+        const bool known = kept_as[local][entry] == shape_at;
+        const u32 terms = known ? 0 : load(there).z;
+        if (known) {
+            shape = (const Shape *)kept[local][entry];
+        } else if (terms <= KEPT_TERMS) {
+            worker_barrier(local + 5, ring.worker);
+            // No further than the shape goes: what lies behind may not be written yet.
+            const u32 size = 8 + (terms + BATCH - 1) / BATCH * BATCH / 2;
+            for (u32 i = thread; i < size; i += ring.worker) kept[local][entry][i] = load(there + i);
+            if (thread == 0) kept_as[local][entry] = shape_at;
+            worker_barrier(local + 5, ring.worker);
+            shape = (const Shape *)kept[local][entry];
+        }
         uint4 *base = (uint4 *)(ring.arena + (u64)unit.y * 512);
         uint4 *aside = (uint4 *)(ring.aside + (u64)slot * ring.aside_bytes);
-        u32 answer = unit_columns<true>(shape, base, aside, ring.aside_bytes / 32, unit.z & 0xffffu, thread, ring.worker);
+        u32 answer = unit_columns<true, LIVE_BATCH, 2>(shape, base, aside, ring.aside_bytes / 32, unit.z & 0xffffu, thread, ring.worker);
+        STAMP(3);
         if (answer) atomicOr(&answers[local], answer);
-        // After this, all have read `found`, and thread 0 alone uses `answers`.
-        worker_barrier(local + 1, ring.worker);
-        if (thread == 0) answer_unit(ring.done + slot, seq | answers[local] << 16);
+        // Warps without a column are ahead, at the barrier above. After the one below, thread 0 alone uses `answers`.
+        const u32 busy = min((unit.z & 0xffffu) + 31 & ~31u, ring.worker);
+        if (thread >= busy) continue;
+        worker_barrier(local + 9, busy);
+        STAMP(4);
+        if (thread == 0) {
+            const u32 word = seq | answers[local] << 16;
+            if ((shape->op & 0xff) == CHECK)
+                answer_check(ring.done + slot, word);
+            else
+                answer_unit(ring.done + slot, word);
+            STAMP(5);
+#ifdef RAIDD_PROFILE
+            for (u32 i = 0; i < 6; i++) ((volatile u32 *)aside)[i] = stamp[i];
+#endif
+        }
     }
 }
 
@@ -362,7 +454,7 @@ extern "C" __global__ void __launch_bounds__(256, 4)
         const uint4 unit = __ldg((const uint4 *)units + u);
         const Shape *shape = (const Shape *)(shapes + (u64)(unit.x >> 16) * 128);
         uint4 *base = (uint4 *)(arena + (u64)unit.y * 512);
-        u32 answer = unit_columns<false>(shape, base, 0, 0, unit.z & 0xffffu, threadIdx.x, blockDim.x);
+        u32 answer = unit_columns<false, BULK_BATCH, 1>(shape, base, 0, 0, unit.z & 0xffffu, threadIdx.x, blockDim.x);
         // All who write here write the same.
         if (answer & 1) answers[2 * u] = 1;
         if (answer & 2) answers[2 * u + 1] = 1;

@@ -133,8 +133,7 @@ fn the_ring_conforms(gpu: &Gpu, effort: Effort) {
         bulk: Some(false),
         ..GpuOptions::default()
     };
-    for (blocks, workers, threads, unit) in
-        [(1, 1, 1024, 16384), (4, 4, 256, 4096), (2, 2, 96, 512)]
+    for (blocks, workers, threads, unit) in [(1, 1, 512, 16384), (4, 4, 128, 4096), (2, 2, 96, 512)]
     {
         options.ring.blocks = blocks;
         options.ring.workers = workers;

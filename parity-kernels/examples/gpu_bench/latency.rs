@@ -63,12 +63,13 @@ fn verify(stripes: &Stripes, touched: usize) -> Result<(), LaneError> {
     Ok(())
 }
 
-/// Median microseconds of the ring, of launch and wait, and of the CPU, for cold stripes of 6 data and two parities.
-fn compare(gpu: &Gpu, stripes: &mut Stripes, rounds: usize) -> Result<(f64, f64, f64), LaneError> {
+/// Median microseconds of the ring, of launch and wait, of launch and asking, and of the CPU, for cold stripes of 6 data and two parities.
+fn compare(gpu: &Gpu, stripes: &mut Stripes, rounds: usize) -> Result<[f64; 4], LaneError> {
     let yard = Yardstick::new(gpu)?;
     let mut lane = gpu.lane(stripes.arena.memory())?;
     let mut done = Vec::with_capacity(64);
-    let (mut ring, mut launch, mut cpu) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut ring, mut launch) = (Vec::new(), Vec::new());
+    let (mut ask, mut cpu) = (Vec::new(), Vec::new());
     let engine = Engine::detect();
     let batch = 200.min(stripes.count / 4);
     let mut next = 0;
@@ -104,7 +105,8 @@ fn compare(gpu: &Gpu, stripes: &mut Stripes, rounds: usize) -> Result<(f64, f64,
             p: Some(stripes.p(stripe)),
             q: Some(stripes.q(stripe)),
         };
-        launch.extend(yard.launch_and_wait(&mut stripes.arena, &job, 4096, batch)?);
+        launch.extend(yard.launch_and_wait(&mut stripes.arena, &job, 4096, false, batch)?);
+        ask.extend(yard.launch_and_wait(&mut stripes.arena, &job, 4096, true, batch)?);
         for _ in 0..batch {
             let stripe = order.next().expect("enough");
             let data = stripes.sources(stripe);
@@ -115,7 +117,7 @@ fn compare(gpu: &Gpu, stripes: &mut Stripes, rounds: usize) -> Result<(f64, f64,
         }
     }
     Box::new(lane).close()?;
-    Ok((median(ring) * 1e6, median(launch) * 1e6, median(cpu) * 1e6))
+    Ok([ring, launch, ask, cpu].map(|times| median(times) * 1e6))
 }
 
 /// Bytes of data per second from one producer with at most `depth` jobs in flight; and jobs per second.
@@ -171,10 +173,11 @@ pub fn rings(
     for chunk in [4 << 10, 16 << 10, 64 << 10] {
         let gpu = Gpu::new(device.clone(), options);
         let mut stripes = Stripes::new(bytes, 6, chunk);
-        let (ring, launch, cpu) = compare(&gpu, &mut stripes, rounds)?;
+        let [ring, launch, ask, cpu] = compare(&gpu, &mut stripes, rounds)?;
         let size = format!("6 x {} KiB", chunk >> 10);
         report.line(format!("{size}: ring"), ring, "us");
         report.line(format!("{size}: launch and wait"), launch, "us");
+        report.line(format!("{size}: launch and ask"), ask, "us");
         report.line(format!("{size}: CPU, cold"), cpu, "us");
         let goal = (chunk == 4 << 10).then_some(0.45);
         report.goal(format!("{size}: ring / launch"), ring / launch, None, goal);
@@ -186,7 +189,7 @@ pub fn rings(
         let mut options = options;
         options.ring.blocks = 16;
         options.ring.workers = 4;
-        options.ring.threads = 256;
+        options.ring.threads = 128;
         let gpu = Gpu::new(device.clone(), options);
         let mut stripes = Stripes::new(bytes, 6, chunk);
         let (rate, jobs) = stream(&gpu, &mut stripes, 256, if quick { 0.5 } else { 2.0 })?;
@@ -249,6 +252,51 @@ fn alone(
     Ok((median(total), median(handing)))
 }
 
+/// Where the time of a unit goes inside the kernel, in clock cycles of the card; needs kernels made for it.
+pub fn profile(device: &DeviceInfo, options: GpuOptions) -> Result<(), LaneError> {
+    let mut stripes = Stripes::new(1 << 30, 6, 16 << 10);
+    for threads in [256, 512] {
+        for rows in [16, 4096, 16384] {
+            let mut options = options;
+            options.ring.threads = threads;
+            let gpu = Gpu::new(device.clone(), options);
+            let mut lane = gpu.lane(stripes.arena.memory())?;
+            let mut stages: [Vec<f64>; 5] = Default::default();
+            let mut done = Vec::new();
+            for round in 0..1000 {
+                let data: Vec<_> = (0..6)
+                    .map(|k| (stripes.range(round, k).slice(0, rows), k as u8))
+                    .collect();
+                let job = ArenaJob::Encode {
+                    data: &data,
+                    p: Some(stripes.p(round).slice(0, rows)),
+                    q: Some(stripes.q(round).slice(0, rows)),
+                };
+                while lane.submit(0, &job).is_err() {
+                    lane.settle()?;
+                }
+                done.clear();
+                while done.is_empty() {
+                    lane.poll(&mut stripes.arena, &mut done)?;
+                }
+                // The readings follow the answer.
+                std::thread::sleep(std::time::Duration::from_micros(20));
+                let stamps = lane.profile();
+                for (i, stage) in stages.iter_mut().enumerate() {
+                    stage.push(f64::from(stamps[i + 1].wrapping_sub(stamps[i])));
+                }
+            }
+            Box::new(lane).close()?;
+            let [question, known, first, all, answer] = stages.map(median);
+            println!(
+                "  threads {threads} 6 x {rows} B: question {question}, known {known}, first column {first}, \
+                 all {all}, answer {answer} cycles"
+            );
+        }
+    }
+    Ok(())
+}
+
 /// Where the time of one small job goes, and how fast many go with all sorts of options.
 pub fn tune(
     device: &DeviceInfo,
@@ -264,26 +312,17 @@ pub fn tune(
         ("16 KiB, in order, encode", 16384, true, |i| i),
     ];
     let mut stripes = Stripes::new(1 << 30, 6, 16 << 10);
-    for (blocks, workers, threads) in [
-        (1, 1, 256),
-        (1, 1, 512),
-        (1, 1, 1024),
-        (1, 2, 512),
-        (2, 1, 512),
-        (2, 1, 1024),
-    ] {
-        for unit in [4 << 10, 16 << 10] {
+    for threads in [256, 512] {
+        for spacing in [0, 800, 1000, 1200] {
             let mut options = options;
-            options.ring.blocks = blocks;
-            options.ring.workers = workers;
             options.ring.threads = threads;
-            options.ring.unit = unit;
+            options.ring.spacing = spacing;
             let gpu = Gpu::new(device.clone(), options);
             let mut lane = gpu.lane(stripes.arena.memory())?;
             for (name, rows, write, at) in ways {
                 let (total, handing) = alone(&mut lane, &mut stripes, rows, write, at)?;
                 println!(
-                    "  blocks {blocks} workers {workers} threads {threads} unit {unit} 6 x {name}: {total:.2} us, handing over {handing:.3} us"
+                    "  threads {threads} spacing {spacing} 6 x {name}: {total:.2} us, handing over {handing:.3} us"
                 );
             }
             Box::new(lane).close()?;
@@ -293,13 +332,14 @@ pub fn tune(
     for chunk in [4 << 10, 16 << 10] {
         let mut stripes = Stripes::new(1 << 29, 6, chunk);
         for (blocks, workers, threads) in [
-            (16, 4, 256),
-            (16, 2, 512),
-            (16, 1, 1024),
-            (8, 4, 256),
-            (1, 1, 1024),
-            (2, 1, 1024),
-            (2, 4, 256),
+            (16, 4, 128),
+            (16, 2, 256),
+            (16, 1, 512),
+            (8, 4, 128),
+            (1, 1, 512),
+            (2, 1, 512),
+            (1, 2, 256),
+            (1, 4, 128),
         ] {
             for unit in [4 << 10, 16 << 10] {
                 if unit > chunk {

@@ -101,7 +101,9 @@ fn main() -> ExitCode {
     let mut report = Report::new(device, found.driver_version);
     let options = GpuOptions::default();
     let quick = has("--quick");
-    let result = if has("--tune") {
+    let result = if has("--profile") {
+        latency::profile(device, options)
+    } else if has("--tune") {
         if has("--rates") {
             rates::tune(device, options)
         } else {

@@ -96,7 +96,7 @@ pub fn bulk(
     let gpu = Gpu::new(device.clone(), options);
     let yard = Yardstick::new(&gpu)?;
     let (rounds, bytes) = if quick { (2, 1 << 29) } else { (5, 1 << 30) };
-    let most = device.multiprocessors * 8;
+    let most = device.multiprocessors * 4;
     report.heading("(a) encode P+Q over pinned host memory, in one launch");
     let mut links = Vec::new();
     for data in [4, 6, 22] {
@@ -142,7 +142,7 @@ pub fn bulk(
             copies.extend(copy);
             kernels.extend(kernel);
             let mut run = |jobs: &[ArenaJob]| {
-                yard.jobs(&mut stripes.arena, Place::Device, jobs, 4 << 10, most, 5)
+                yard.jobs(&mut stripes.arena, Place::Device, jobs, 16 << 10, most, 5)
             };
             let jobs: Vec<_> = all.iter().map(Parts::encode).collect();
             encodes.extend(run(&jobs)?.seconds);

@@ -169,7 +169,7 @@ impl Context {
     /// A new context with all kernels loaded.
     pub(crate) fn new(info: &DeviceInfo) -> Result<Arc<Context>, LaneError> {
         let mut raw = ptr::null_mut();
-        let flags = sys::CUctx_flags_enum::CU_CTX_SCHED_BLOCKING_SYNC as c_uint
+        let flags = sys::CUctx_flags_enum::CU_CTX_SCHED_SPIN as c_uint
             | sys::CUctx_flags_enum::CU_CTX_MAP_HOST as c_uint;
         // SAFETY: `raw` outlives the call; the ordinal is the handle of a device, as `cuDeviceGet` defines it.
         check("making a context", unsafe {

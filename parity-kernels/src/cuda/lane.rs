@@ -259,6 +259,12 @@ impl CudaLane {
         self.bulk.settle()
     }
 
+    /// Clock readings of the last unit through the ring, if the kernels were compiled with RAIDD_PROFILE: when the question
+    /// was sent, the unit found, known to all threads, the first column done, all columns done, the answer sent.
+    pub fn profile(&self) -> [u32; 6] {
+        self.ring.profile()
+    }
+
     fn is_bulk(&self, job: &ArenaJob) -> bool {
         self.choice.unwrap_or_else(|| {
             let bytes = job.data_bytes();

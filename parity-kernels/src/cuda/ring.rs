@@ -47,12 +47,14 @@ pub struct RingOptions {
     pub blocks: u32,
     /// Workers in a block, at most 4 and a power of two. Several carry more jobs at once, and each is slower.
     pub workers: u32,
-    /// Threads of a worker, a multiple of 32; at most 1,024 in a block.
+    /// Threads of a worker, a multiple of 32; at most 512 in a block. Each has two columns of 16 bytes on the way.
     pub threads: u32,
     /// Bytes of each range that one unit covers, unless that makes too many units; a multiple of 512.
     pub unit: usize,
     /// Looks for work without a pause before the kernel begins to nap between looks; a look takes over a microsecond.
     pub patience: u32,
+    /// Clock cycles from an answer to the next look, unless more was on its way when the unit was posted.
+    pub spacing: u32,
 }
 
 impl Default for RingOptions {
@@ -60,9 +62,10 @@ impl Default for RingOptions {
         RingOptions {
             blocks: 1,
             workers: 1,
-            threads: 1024,
+            threads: 512,
             unit: 16384,
             patience: 100,
+            spacing: 1200,
         }
     }
 }
@@ -81,6 +84,7 @@ struct Parameters {
     head: u32,
     worker: u32,
     patience: u32,
+    spacing: u32,
 }
 
 #[derive(Debug)]
@@ -134,7 +138,7 @@ impl Ring {
                 && workers <= SLOTS / 4
                 && options.workers <= 4
                 && options.threads.is_multiple_of(32)
-                && options.threads * options.workers <= 1024
+                && options.threads * options.workers <= 512
                 && options.unit > 0
                 && options.unit.is_multiple_of(BASE_UNIT),
             "{options:?} does not divide the ring"
@@ -217,7 +221,9 @@ impl Ring {
             let at = unit * unit_bytes;
             let columns = unit_bytes.min(placed.len - at) / COLUMN;
             let base = (placed.base + at) / BASE_UNIT;
-            self.post(u32::from(shape), base as u32, columns as u32);
+            // The worker has the next unit of this job, or one of an earlier job has still to be done by it.
+            let more = ahead + units > self.workers();
+            self.post(u32::from(shape), base as u32, columns as u32, more);
         }
         let outputs = match (placed.aside, job.parities()) {
             (true, (p, q)) => [p, q],
@@ -349,6 +355,7 @@ impl Ring {
             head: self.head,
             worker: self.options.threads,
             patience: self.options.patience,
+            spacing: self.options.spacing,
         };
         let threads = self.options.workers * self.options.threads;
         // SAFETY: this is the parameter of `raidd_serve`. The shared memory, the shapes and the arena stay registered
@@ -369,19 +376,22 @@ impl Ring {
     /// One unit for each worker that tells it to end. Does not wait.
     fn end_kernel(&mut self) {
         for _ in 0..self.workers() {
-            self.post(EXIT_SHAPE, 0, 0);
+            self.post(EXIT_SHAPE, 0, 0, true);
         }
         self.running = None;
     }
 
-    fn post(&mut self, shape: u32, base: u32, columns: u32) {
+    fn post(&mut self, shape: u32, base: u32, columns: u32, more: bool) {
         let number = self.head;
         let sequence = u64::from(sequence(number));
         let slot = (number & (SLOTS - 1)) as usize;
         let unit = self.shared.words64(RING_AT + slot * 16, 2);
         // Either half alone is incomplete, and the kernel knows that by the sequence number in each. `Release`, so that
         // the data are there before the unit is.
-        unit[1].store(u64::from(columns) | sequence << 32, Ordering::Release);
+        unit[1].store(
+            u64::from(columns) | sequence << 32 | u64::from(more) << 48,
+            Ordering::Release,
+        );
         unit[0].store(
             sequence | u64::from(shape) << 16 | u64::from(base) << 32,
             Ordering::Release,
@@ -394,6 +404,13 @@ impl Ring {
         if self.in_flight == 0 && self.running.is_some() && self.broken.is_none() {
             self.end_kernel();
         }
+    }
+
+    /// Clock readings that a kernel compiled with RAIDD_PROFILE has left of the unit posted last.
+    pub(crate) fn profile(&self) -> [u32; 6] {
+        let slot = (self.head.wrapping_sub(1) & (SLOTS - 1)) as usize;
+        let words = self.shared.words32(ASIDE_AT + slot * ASIDE, 6);
+        std::array::from_fn(|i| words[i].load(Ordering::Acquire))
     }
 
     /// Wait until a shape that was refused for being new is there. For measurements and tests.

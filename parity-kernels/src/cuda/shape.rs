@@ -256,3 +256,204 @@ fn order(words: &mut [u32], uses_q: bool) {
         table(&mut header[at::LAST..], gf::power(last as usize));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buf::Arena;
+    use crate::engine::Engine;
+    use crate::job::Mismatch;
+
+    /// What the kernels do with a shape, in plain steps: the arithmetic of `columns_as` in `kernels/parity.cu` for one byte
+    /// after the other. Answers the outputs, at their offsets from the base.
+    fn carry_out(words: &[u32], memory: &[u8], len: usize) -> (Vec<(usize, Vec<u8>)>, Mismatch) {
+        let place = |word: usize| words[word] as usize * COLUMN;
+        let factor = |table: usize, byte: u8| {
+            let bytes: Vec<u8> = words[table..table + 5]
+                .iter()
+                .flat_map(|word| word.to_le_bytes())
+                .collect();
+            let (low, middle, high) = (byte & 7, byte >> 3 & 7, byte >> 6);
+            bytes[usize::from(low)] ^ bytes[8 + usize::from(middle)] ^ bytes[16 + usize::from(high)]
+        };
+        let (op, halvings) = (words[at::OP] & 0xff, words[at::OP] >> 8);
+        let flags = words[at::FLAGS];
+        let (mut first, mut second) = (vec![0; len], vec![0; len]);
+        let mut mismatch = Mismatch::default();
+        for i in 0..len {
+            let (mut p, mut q) = (0, 0);
+            for term in 0..words[at::TERMS] as usize {
+                let [offset, gap] = [0, 1].map(|part| words[HEADER + TERM * term + part]);
+                let byte = memory[offset as usize * COLUMN + i];
+                p ^= byte;
+                if flags & NO_Q == 0 {
+                    q = gf::mul(gf::power(gap as usize), q) ^ byte;
+                }
+            }
+            if words[at::LAST_GAP] > 0 {
+                let by_table = factor(at::LAST, q);
+                q = gf::mul(gf::power(words[at::LAST_GAP] as usize), q);
+                assert_eq!(by_table, q, "the table says the same as the gap");
+            }
+            if flags & ADD_P != 0 {
+                p ^= memory[place(at::P) + i];
+            }
+            if flags & ADD_Q != 0 {
+                q ^= memory[place(at::Q) + i];
+            }
+            match op {
+                CHECK => {
+                    mismatch.p |= flags & OUT_0 != 0 && p != 0;
+                    mismatch.q |= flags & OUT_1 != 0 && q != 0;
+                }
+                RECOVER_Q => first[i] = factor(at::A, q),
+                RECOVER_PQ => {
+                    let halved = gf::mul(gf::power(gf::ORDER - halvings as usize), q);
+                    assert_eq!(factor(at::B, q), halved, "the table says the same");
+                    first[i] = p ^ factor(at::A, p ^ halved);
+                    second[i] = p ^ first[i];
+                }
+                _ => (first[i], second[i]) = (p, q),
+            }
+        }
+        let mut outputs = Vec::new();
+        if op != CHECK && flags & OUT_0 != 0 {
+            outputs.push((place(at::OUT0), first));
+        }
+        if op != CHECK && flags & OUT_1 != 0 {
+            outputs.push((place(at::OUT1), second));
+        }
+        (outputs, mismatch)
+    }
+
+    const LEN: usize = 48;
+
+    /// Chunk `i` of the arena of these tests; they begin away from the start, and lie apart.
+    fn chunk(i: usize) -> BufRange {
+        BufRange::new(1040 + i * 64, LEN)
+    }
+
+    fn noise() -> Arena {
+        let mut arena = Arena::new(8, 4096).expect("memory");
+        let mut state = 7u32;
+        for byte in arena.bytes_mut(BufRange::new(0, 8 * 4096)) {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            *byte = (state >> 24) as u8;
+        }
+        arena
+    }
+
+    /// A job by its shape does what the scalar engine does.
+    fn agrees(arena: &mut Arena, job: &ArenaJob) {
+        let mut words = Vec::new();
+        let placed = describe(job, &mut words).expect("a job for the card");
+        assert_eq!((words.len() - HEADER) % (BATCH * TERM), 0, "whole batches");
+        assert_eq!(placed.base % BASE_UNIT, 0);
+        let memory = arena.bytes(BufRange::new(placed.base, 8 * 4096 - placed.base));
+        let (mut outputs, mismatch) = carry_out(&words, memory, placed.len);
+        if placed.aside {
+            let (p, q) = job.parities();
+            let places: Vec<_> = p.into_iter().chain(q).collect();
+            assert_eq!(outputs.len(), places.len());
+            for (output, place) in outputs.iter_mut().zip(places) {
+                output.0 = place.off - placed.base;
+            }
+        }
+        let found = job.run(&Engine::scalar(), arena);
+        assert_eq!(found, mismatch, "{job:?}");
+        for (offset, bytes) in outputs {
+            let there = BufRange::new(placed.base + offset, placed.len);
+            assert_eq!(arena.bytes(there), bytes, "{job:?} at {there:?}");
+        }
+    }
+
+    #[test]
+    fn shapes_say_what_the_jobs_do() {
+        let mut arena = noise();
+        let lists: [&[u8]; 6] = [
+            &[0],
+            &[0, 1, 2],
+            &[5, 0, 3],
+            &[254, 9, 1, 200],
+            &[7; 1],
+            &[4, 3, 2, 1, 0, 8, 7, 6, 5, 20, 30],
+        ];
+        for exps in lists {
+            let data: Vec<_> = exps
+                .iter()
+                .enumerate()
+                .map(|(i, exp)| (chunk(i), *exp))
+                .collect();
+            let n = data.len();
+            let (p, q) = (chunk(n + 2), chunk(n + 3));
+            for (p, q) in [(Some(p), Some(q)), (Some(p), None), (None, Some(q))] {
+                agrees(&mut arena, &ArenaJob::Check { data: &data, p, q });
+                agrees(&mut arena, &ArenaJob::Encode { data: &data, p, q });
+                agrees(&mut arena, &ArenaJob::Check { data: &data, p, q });
+                let changed: Vec<_> = data
+                    .iter()
+                    .step_by(2)
+                    .map(|(old, exp)| (*old, chunk(n), *exp))
+                    .collect();
+                let changed = &changed[..];
+                agrees(&mut arena, &ArenaJob::Update { changed, p, q });
+            }
+            for x in 0..n {
+                for y in 0..n {
+                    let rest: Vec<_> = (0..n)
+                        .filter(|i| *i != x && *i != y)
+                        .map(|i| data[i])
+                        .collect();
+                    let lost = [(chunk(n), exps[x]), (chunk(n + 1), exps[y])];
+                    let lost = if x == y { &lost[..1] } else { &lost[..] };
+                    for (p, q) in [(Some(p), Some(q)), (Some(p), None), (None, Some(q))] {
+                        if x != y && (p.is_none() || q.is_none()) {
+                            continue;
+                        }
+                        let data = &rest[..];
+                        agrees(&mut arena, &ArenaJob::Recover { data, p, q, lost });
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_card_cannot_do_is_refused() {
+        let mut words = Vec::new();
+        let mut refuses = |range: fn(usize) -> BufRange| {
+            let data = [(range(0), 0), (range(1), 1)];
+            let job = ArenaJob::Encode {
+                data: &data,
+                p: Some(range(2)),
+                q: None,
+            };
+            assert_eq!(describe(&job, &mut words), Err(Refusal::Unfit));
+        };
+        refuses(|i| BufRange::new(i * 512, 0));
+        refuses(|i| BufRange::new(i * 512, 24));
+        refuses(|i| BufRange::new(i * 512 + 8, 32));
+        refuses(|i| BufRange::new(i << 37, 32));
+    }
+
+    #[test]
+    fn equal_jobs_elsewhere_have_equal_shapes() {
+        let shape = |start: usize| {
+            let data = [
+                (BufRange::new(start, 512), 0),
+                (BufRange::new(start + 4096, 512), 1),
+            ];
+            let job = ArenaJob::Encode {
+                data: &data,
+                p: Some(BufRange::new(start + 8192, 512)),
+                q: Some(BufRange::new(start + 12288, 512)),
+            };
+            let mut words = Vec::new();
+            let placed = describe(&job, &mut words).expect("fits");
+            (placed.base, words)
+        };
+        let ((first, one), (second, other)) = (shape(512), shape(1 << 20));
+        assert_eq!((first, second), (512, 1 << 20));
+        assert_eq!(one, other);
+    }
+}

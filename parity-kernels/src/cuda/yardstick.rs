@@ -237,8 +237,8 @@ impl Yardstick {
         })
     }
 
-    /// Seconds of the calling thread from starting a kernel for one job over host memory to knowing that it is done. A lane
-    /// of the same device is open for the arena.
+    /// Seconds of the calling thread from starting a kernel for one job over host memory to knowing that it is done: by
+    /// `asking` again and again, or by the driver's own wait, which spins. A lane of the same device is open for the arena.
     ///
     /// # Errors
     /// As [`Yardstick::jobs`].
@@ -247,6 +247,7 @@ impl Yardstick {
         arena: &mut Arena,
         job: &ArenaJob,
         unit: usize,
+        asking: bool,
         repeats: usize,
     ) -> Result<Vec<f64>, LaneError> {
         let host = Registered::already(&self.context, arena.memory())?;
@@ -293,8 +294,10 @@ impl Yardstick {
                     self.stream
                         .launch(Kernel::Bulk, units, 256, &mut arguments)?
                 };
-                // By asking again and again, which is the fastest way to know.
-                while !self.stream.idle()? {}
+                match asking {
+                    true => while !self.stream.idle()? {},
+                    false => self.stream.wait()?,
+                }
                 Ok(start.elapsed().as_secs_f64())
             })
             .collect()
