@@ -223,7 +223,9 @@ fn a_device_that_hangs_is_given_up() {
 fn states_are_told_with_their_reasons() {
     let (geometry, files) = small();
     let mut lanes = Lanes::eager();
-    lanes.pauses.first = Duration::from_millis(50);
+    // So that it stays lost until somebody has looked.
+    (lanes.pauses.first, lanes.pauses.most) =
+        (Duration::from_millis(400), Duration::from_millis(400));
     lanes.faults().no_open.store(true, SeqCst);
     let rig = start(&geometry, &files, 1, &[], 8, Some(&lanes));
     let state = |state| rig.lanes()[0].state == state;
