@@ -367,3 +367,37 @@ fn locking_succeeds_or_says_why() {
         assert!(reasons.contains(&error.raw_os_error()), "{error}");
     }
 }
+
+/// What is only read may overlap as it likes, for every engine.
+#[test]
+fn operands_that_are_only_read_may_share_bytes() {
+    let mut arena = filled(8, 6);
+    let at = |off: usize| BufRange::new(off, 3000);
+    let (p, q, out) = (at(5 * FRAME), at(6 * FRAME), at(7 * FRAME));
+    // The same, by a byte, and by all but a byte.
+    let data = [(at(100), 0), (at(100), 1), (at(3099), 2), (at(101), 3)];
+    let before = arena.bytes(BufRange::new(0, 5 * FRAME)).to_vec();
+    common::with_every_engine(|engine| {
+        arena.encode(engine, &data, Some(p), Some(q));
+        let mut oracle = (vec![0; 3000], vec![0; 3000]);
+        let list = sources(&arena, &data);
+        Engine::scalar().encode(&list, Some(&mut oracle.0), Some(&mut oracle.1));
+        assert_eq!(
+            (arena.bytes(p), arena.bytes(q)),
+            (&oracle.0[..], &oracle.1[..])
+        );
+        assert!(!arena.check(engine, &data, Some(p), Some(q)).any());
+
+        // Old and new the same: nothing changes. One byte apart, and back: nothing has changed.
+        arena.update(engine, &[(at(500), at(500), 9)], Some(p), Some(q));
+        arena.update(engine, &[(at(500), at(501), 9)], Some(p), Some(q));
+        arena.update(engine, &[(at(501), at(500), 9)], Some(p), Some(q));
+        assert!(!arena.check(engine, &data, Some(p), Some(q)).any());
+
+        arena
+            .recover(engine, &data[1..], None, Some(q), &[(out, 0)])
+            .unwrap();
+        assert_eq!(arena.bytes(out), arena.bytes(at(100)));
+    });
+    assert_eq!(arena.bytes(BufRange::new(0, 5 * FRAME)), before);
+}

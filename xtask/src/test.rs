@@ -78,6 +78,7 @@ impl TestCommand {
         report.part("dependencies", dependencies);
         report.part("PTX", ptx::check);
         report.part("cargo test", cargo_test);
+        report.part("cargo test for 64-bit ARM", arm_test);
         if self.fast {
             println!("skip guests # --fast");
             report.total += Count::skip();
@@ -155,7 +156,64 @@ fn dependencies() -> Result<Count> {
 
 /// All unit, property and document tests, counted.
 fn cargo_test() -> Result<Count> {
-    let mut child = sh::cmd("cargo", ["test", "--workspace", "--no-fail-fast"])
+    counted(&mut sh::cmd(
+        "cargo",
+        ["test", "--workspace", "--no-fail-fast"],
+    ))
+}
+
+/// The parity kernels on the other processor they know, by user-mode emulation.
+fn arm_test() -> Result<Count> {
+    const TARGET: &str = "aarch64-unknown-linux-gnu";
+    const LINKER: &str = "aarch64-linux-gnu-gcc";
+    const EMULATOR: &str = "qemu-aarch64";
+    if std::env::consts::ARCH == "aarch64" {
+        return Ok(Count::default());
+    }
+    for (program, package) in [(LINKER, "gcc-aarch64-linux-gnu"), (EMULATOR, "qemu-user")] {
+        if sh::which(program).is_none() {
+            println!("skip 64-bit ARM # no {program}: install {package}");
+            return Ok(Count::skip());
+        }
+    }
+    let libdir = ["--print", "target-libdir", "--target", TARGET];
+    let libdir = sh::output(sh::cmd("rustc", libdir).current_dir(paths::repo()))?;
+    if !std::path::Path::new(libdir.trim()).exists() {
+        println!("skip 64-bit ARM # no standard library for it: rustup target add {TARGET}");
+        return Ok(Count::skip());
+    }
+    let mut args = vec![
+        "test",
+        "-p",
+        "parity-kernels",
+        "--no-fail-fast",
+        "--target",
+        TARGET,
+        "--lib",
+    ];
+    for test in [
+        "arena",
+        "calibrate",
+        "conform",
+        "engines",
+        "field",
+        "locate",
+    ] {
+        args.extend(["--test", test]);
+    }
+    counted(
+        sh::cmd("cargo", args)
+            .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER)
+            .env(
+                "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER",
+                format!("{EMULATOR} -L /usr/aarch64-linux-gnu"),
+            ),
+    )
+}
+
+/// A run of `cargo test`, counted by what it prints.
+fn counted(command: &mut std::process::Command) -> Result<Count> {
+    let mut child = command
         .current_dir(paths::repo())
         .stdout(Stdio::piped())
         .spawn()
