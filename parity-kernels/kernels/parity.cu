@@ -301,28 +301,8 @@ __device__ __forceinline__ u32 unit_columns(const Shape *shape, uint4 *base, uin
 
 __device__ __forceinline__ void nap(u32 ns) { asm volatile("nanosleep.u32 %0;" ::"r"(ns)); }
 
-// Wait for all `threads` of those that come to the same of three barriers of one worker. The numbers of barriers are written
-// out, since the tool that looks for races knows no others.
-#define BARRIER(n)                                                          \
-    case n:                                                                 \
-        asm volatile("bar.sync " #n ", %0;" ::"r"(threads) : "memory");     \
-        break
-enum Meeting : u32 { FOUND = 1, KEEPING = 5, DONE = 9 };
-__device__ __forceinline__ void meet(Meeting meeting, u32 worker, u32 threads) {
-    switch (meeting + worker) {
-        BARRIER(1);
-        BARRIER(2);
-        BARRIER(3);
-        BARRIER(4);
-        BARRIER(5);
-        BARRIER(6);
-        BARRIER(7);
-        BARRIER(8);
-        BARRIER(9);
-        BARRIER(10);
-        BARRIER(11);
-        BARRIER(12);
-    }
+__device__ __forceinline__ void worker_barrier(u32 id, u32 threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 __device__ __forceinline__ void answer_unit(u32 *at, u32 word) {
@@ -417,7 +397,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) raidd_serve(const Ring ring
             found[turn][local] = unit;
             answers[local] = 0;
         }
-        meet(FOUND, local, ring.worker);
+        worker_barrier(local + 1, ring.worker);
         STAMP(2);
         const uint4 unit = found[turn][local];
         const u32 shape_at = unit.x >> 16;
@@ -434,12 +414,12 @@ extern "C" __global__ void __launch_bounds__(512, 1) raidd_serve(const Ring ring
         if (known) {
             shape = (const Shape *)kept[local][entry];
         } else if (terms <= KEPT_TERMS) {
-            meet(KEEPING, local, ring.worker);
+            worker_barrier(local + 5, ring.worker);
             // No further than the shape goes: what lies behind may not be written yet.
             const u32 size = 8 + (terms + BATCH - 1) / BATCH * BATCH / 2;
             for (u32 i = thread; i < size; i += ring.worker) kept[local][entry][i] = load(there + i);
             if (thread == 0) kept_as[local][entry] = shape_at;
-            meet(KEEPING, local, ring.worker);
+            worker_barrier(local + 5, ring.worker);
             shape = (const Shape *)kept[local][entry];
         }
         uint4 *base = (uint4 *)(ring.arena + (u64)unit.y * 512);
@@ -450,7 +430,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) raidd_serve(const Ring ring
         // Warps without a column are ahead, at the barrier above. After the one below, thread 0 alone uses `answers`.
         const u32 busy = min((unit.z & 0xffffu) + 31 & ~31u, ring.worker);
         if (thread >= busy) continue;
-        meet(DONE, local, busy);
+        worker_barrier(local + 9, busy);
         STAMP(4);
         if (thread == 0) {
             const u32 word = seq | answers[local] << 16;
