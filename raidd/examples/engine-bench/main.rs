@@ -68,7 +68,7 @@ enum FaultArg {
     None,
     /// The simulated device dies for a while.
     Simulated,
-    /// A kernel runs into a fault.
+    /// A kernel runs into a fault. Once, in one load: the driver does no more work in a process where that was.
     Trap,
     /// The CUDA context is destroyed.
     Destroy,
@@ -87,6 +87,9 @@ struct Args {
     /// What happens in the middle of each load of --verify.
     #[arg(long, value_enum, default_value = "none")]
     fault: FaultArg,
+    /// The only load of --verify: 0 whole, 1 two members missing, 2 sweep over wrong parity.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..3))]
+    load: Option<u8>,
     /// Length of one measurement or load, in seconds.
     #[arg(long, default_value_t = 0.5)]
     seconds: f64,
@@ -272,6 +275,10 @@ fn verify_all(
         seconds: args.seconds,
         parity,
         backing: args.backing.clone().unwrap_or(Backing::Memory),
+        only: match strike {
+            Some(Strike::Trap) => Some(usize::from(args.load.unwrap_or(0))),
+            _ => args.load.map(usize::from),
+        },
     };
     if plan.backing == Backing::Null {
         return Err("--verify: null members keep nothing".into());

@@ -36,6 +36,9 @@ pub struct PtxCommand {
     /// Folder of the PTX.
     #[arg(long, value_name = "DIR", default_value_os_t = paths::repo().join("parity-kernels/ptx"))]
     out: PathBuf,
+    /// A name to define for the compiler; for measurements, the PTX in the repository is made without.
+    #[arg(long, value_name = "NAME")]
+    define: Vec<String>,
 }
 
 impl PtxCommand {
@@ -44,6 +47,7 @@ impl PtxCommand {
             kernels: self.kernels,
             out: self.out,
             verbose: self.verbose,
+            define: self.define,
         };
         if !self.check {
             job.make()?;
@@ -61,6 +65,7 @@ pub fn check() -> Result<Count> {
         kernels: paths::repo().join("parity-kernels/kernels"),
         out: paths::repo().join("parity-kernels/ptx"),
         verbose: false,
+        define: Vec::new(),
     }
     .check()
 }
@@ -69,6 +74,7 @@ struct Job {
     kernels: PathBuf,
     out: PathBuf,
     verbose: bool,
+    define: Vec<String>,
 }
 
 impl Job {
@@ -212,11 +218,13 @@ impl Job {
     }
 
     fn options(&self, architecture: &str) -> Vec<String> {
-        vec![
+        let mut options = vec![
             format!("--gpu-architecture={architecture}"),
             "--std=c++17".to_owned(),
             format!("--include-path={}", self.kernels.display()),
-        ]
+        ];
+        options.extend(self.define.iter().map(|name| format!("-D{name}")));
+        options
     }
 }
 
