@@ -10,7 +10,8 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::driver::{Context, DeviceMemory, Event, Kernel, Registered, Shared, Stream};
+use super::driver::{Context, Event, Kernel, Stream};
+use super::memory::{DeviceMemory, Registered, Shared};
 use super::ring::job_end;
 use super::shape::{BASE_UNIT, COLUMN, describe};
 use super::shapes::Shapes;

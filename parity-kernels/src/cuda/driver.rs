@@ -1,19 +1,18 @@
-//! The CUDA driver, as far as lanes need it: contexts, streams, memory, launches. The only file that calls it.
+//! The CUDA driver, as far as lanes need it: contexts, streams, launches; `memory` has the rest. Nothing else calls it.
 //!
 //! Owns what it makes and gives it back on drop, unless the context has gone before: a destroyed context has taken all
 //! with it. Every call first takes the context's gate (a read lock, a few nanoseconds), so that none can meet a context
 //! that another thread is just destroying. Calls cost from under a microsecond (launch, query) to a second (creation).
 
 use std::ffi::{CStr, CString, c_uint, c_void};
-use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, TryLockError, Weak};
 
 use cudarc::driver::sys;
 
+use super::memory::Shared;
 use super::probe::{DeviceInfo, Unavailable};
-use crate::buf::{Arena, Memory};
 use crate::offload::LaneError;
 
 /// The oldest driver that loads our PTX: CUDA 12.0, R525.
@@ -43,6 +42,54 @@ fn check(what: &str, code: sys::CUresult) -> Result<(), LaneError> {
     }
 }
 
+/// Every function of the driver that is called here and in `memory`. A test compares the list with the files.
+const CALLED: [&str; 34] = [
+    "cuCtxCreate_v2",
+    "cuCtxDestroy_v2",
+    "cuCtxGetStreamPriorityRange",
+    "cuCtxSetCurrent",
+    "cuDeviceGet",
+    "cuDeviceGetAttribute",
+    "cuDeviceGetCount",
+    "cuDeviceGetName",
+    "cuDeviceGetUuid",
+    "cuDeviceTotalMem_v2",
+    "cuDriverGetVersion",
+    "cuEventCreate",
+    "cuEventDestroy_v2",
+    "cuEventElapsedTime",
+    "cuEventQuery",
+    "cuEventRecord",
+    "cuFuncGetAttribute",
+    "cuGetErrorName",
+    "cuInit",
+    "cuLaunchKernel",
+    "cuMemAlloc_v2",
+    "cuMemFree_v2",
+    "cuMemHostGetDevicePointer_v2",
+    "cuMemHostRegister_v2",
+    "cuMemHostUnregister",
+    "cuMemcpyAsync",
+    "cuMemsetD32Async",
+    "cuModuleGetFunction",
+    "cuModuleLoadData",
+    "cuStreamCreateWithPriority",
+    "cuStreamDestroy_v2",
+    "cuStreamQuery",
+    "cuStreamSynchronize",
+    "cuStreamWaitEvent",
+];
+
+/// A function of the driver that the library lacks. The bindings would panic when they come to call it.
+fn missing() -> Option<&'static str> {
+    // SAFETY: `is_culib_present` has loaded the library before, so this finds it again rather than panic.
+    let library = unsafe { sys::culib() };
+    CALLED.into_iter().find(|name| {
+        // SAFETY: the symbol is only looked up, and not called as what it is taken for here.
+        unsafe { library.get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_err()
+    })
+}
+
 /// Whether a kernel's fault, or the device's, is behind a result. The driver says so again in all that follows.
 fn is_fault(code: sys::CUresult) -> bool {
     use sys::CUresult as Code;
@@ -68,6 +115,11 @@ pub(crate) fn load() -> Result<i32, Unavailable> {
     // SAFETY: opens and closes libcuda.so; its initialisers are NVIDIA's, and run in every CUDA program.
     if !unsafe { sys::is_culib_present() } {
         return Err(Unavailable::NoDriver);
+    }
+    if let Some(name) = missing() {
+        return Err(Unavailable::Failed {
+            what: format!("its library lacks {name}; install the driver again"),
+        });
     }
     let mut version = 0;
     // SAFETY: the library is there, and this call is allowed before anything else. `version` outlives it.
@@ -245,7 +297,14 @@ impl Context {
 
     /// Make it current on this thread.
     pub(crate) fn enter(&self) -> Result<Entered<'_>, LaneError> {
-        let open = self.gate.read().unwrap_or_else(PoisonError::into_inner);
+        // The gate is taken for writing only to destroy the context, which can take long: no reason to wait here.
+        let open = match self.gate.try_read() {
+            Ok(open) => open,
+            Err(TryLockError::Poisoned(open)) => open.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return Err(LaneError::new("the context is being destroyed"));
+            }
+        };
         if !*open {
             return Err(LaneError::new("the context was destroyed"));
         }
@@ -257,7 +316,7 @@ impl Context {
     }
 
     /// As [`check`], remembering that the context is not to be trusted any more.
-    fn check(&self, what: &str, code: sys::CUresult) -> Result<(), LaneError> {
+    pub(super) fn check(&self, what: &str, code: sys::CUresult) -> Result<(), LaneError> {
         let result = check(what, code);
         if result.is_err() && !matches!(code, sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY) {
             self.fail();
@@ -508,156 +567,23 @@ impl Drop for Event {
     }
 }
 
-/// Memory of the device.
-pub(crate) struct DeviceMemory {
-    pub(crate) address: u64,
-    context: Arc<Context>,
-}
-
-impl DeviceMemory {
-    pub(crate) fn new(context: &Arc<Context>, bytes: usize) -> Result<DeviceMemory, LaneError> {
-        let _here = context.enter()?;
-        let mut address = 0;
-        // SAFETY: `address` outlives the call.
-        context.check("taking memory of the device", unsafe {
-            sys::cuMemAlloc_v2(&mut address, bytes)
-        })?;
-        Ok(DeviceMemory {
-            address,
-            context: context.clone(),
-        })
-    }
-}
-
-impl Drop for DeviceMemory {
-    fn drop(&mut self) {
-        if let Ok(_here) = self.context.enter() {
-            // SAFETY: ours; the driver waits for work that uses it.
-            unsafe { sys::cuMemFree_v2(self.address) };
-        }
-    }
-}
-
-/// Host memory that the device can reach.
-pub(crate) struct Registered {
-    /// Whether this one has registered it and must undo that.
-    owned: bool,
-    /// Its first byte, as the device names it.
-    pub(crate) address: u64,
-    memory: Arc<Memory>,
-    context: Arc<Context>,
-}
-
-impl Registered {
-    pub(crate) fn new(
-        context: &Arc<Context>,
-        memory: Arc<Memory>,
-    ) -> Result<Registered, LaneError> {
-        let _here = context.enter()?;
-        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-        let start = memory.address().cast();
-        // SAFETY: a mapping of that length, which `memory` keeps until it is unregistered or the context is gone.
-        let code = unsafe { sys::cuMemHostRegister_v2(start, memory.len(), flags) };
-        context.check("registering memory", code)?;
-        Registered::map(context, memory, true)
-    }
-
-    /// Memory that a lane has registered and keeps so for as long as the result lives.
-    pub(crate) fn already(
-        context: &Arc<Context>,
-        memory: Arc<Memory>,
-    ) -> Result<Registered, LaneError> {
-        let _here = context.enter()?;
-        Registered::map(context, memory, false)
-    }
-
-    fn map(
-        context: &Arc<Context>,
-        memory: Arc<Memory>,
-        owned: bool,
-    ) -> Result<Registered, LaneError> {
-        let start = memory.address().cast();
-        let mut registered = Registered {
-            owned,
-            address: 0,
-            memory,
-            context: context.clone(),
-        };
-        // SAFETY: registered; `address` outlives the call. Nothing happens if it is not.
-        context.check("mapping memory", unsafe {
-            sys::cuMemHostGetDevicePointer_v2(&mut registered.address, start, 0)
-        })?;
-        Ok(registered)
-    }
-}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        if self.owned
-            && let Ok(_here) = self.context.enter()
-        {
-            // SAFETY: registered by `new`; the driver waits for work that uses it.
-            unsafe { sys::cuMemHostUnregister(self.memory.address().cast()) };
-        }
-    }
-}
-
-/// Host memory of a lane's own for words that it and the device exchange.
-pub(crate) struct Shared {
-    registered: Registered,
-    memory: Arc<Memory>,
-}
-
-impl Shared {
-    /// At least `bytes` of zeroes.
-    pub(crate) fn new(context: &Arc<Context>, bytes: usize) -> Result<Shared, LaneError> {
-        let arena = Arena::new(bytes.div_ceil(4096), 4096)
-            .map_err(|e| LaneError::new(format!("taking memory for the lane: {e}")))?;
-        let memory = arena.memory();
-        let registered = Registered::new(context, memory.clone())?;
-        Ok(Shared { registered, memory })
-    }
-
-    /// As the device names it.
-    pub(crate) fn address(&self) -> u64 {
-        self.registered.address
-    }
-
-    /// `count` words from byte `off`.
-    pub(crate) fn words32(&self, off: usize, count: usize) -> &[AtomicU32] {
-        self.check(off, count * mem::size_of::<u32>());
-        // SAFETY: within the mapping and aligned (checked). Both sides use these words by atomic operations alone.
-        unsafe { std::slice::from_raw_parts(self.memory.address().add(off).cast(), count) }
-    }
-
-    /// `count` words from byte `off`.
-    pub(crate) fn words64(&self, off: usize, count: usize) -> &[AtomicU64] {
-        self.check(off, count * mem::size_of::<u64>());
-        // SAFETY: within the mapping and aligned (checked). Both sides use these words by atomic operations alone.
-        unsafe { std::slice::from_raw_parts(self.memory.address().add(off).cast(), count) }
-    }
-
-    /// Copy bytes that the device has written, and is known to be done with.
-    pub(crate) fn read(&self, off: usize, to: &mut [u8]) {
-        self.check(off / 16 * 16, to.len());
-        let from = self.memory.address().wrapping_add(off);
-        // SAFETY: within the mapping (checked), apart from `to`, which is not of this mapping.
-        unsafe { ptr::copy_nonoverlapping(from.cast_const(), to.as_mut_ptr(), to.len()) };
-    }
-
-    /// Write bytes that the device does not look at meanwhile.
-    pub(crate) fn write(&self, off: usize, from: &[u8]) {
-        self.check(off / 16 * 16, from.len());
-        let to = self.memory.address().wrapping_add(off);
-        // SAFETY: within the mapping (checked), apart from `from`, which is not of this mapping.
-        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
-    }
-
-    fn check(&self, off: usize, len: usize) {
-        assert!(
-            off.is_multiple_of(16) && off <= self.memory.len() && len <= self.memory.len() - off,
-            "{off}+{len} is no place in {} shared bytes",
-            self.memory.len()
-        );
+#[cfg(test)]
+mod tests {
+    /// The bindings panic at a call that the library lacks, so the list that is looked up before must be whole.
+    #[test]
+    fn every_call_is_looked_up() {
+        let files = [include_str!("driver.rs"), include_str!("memory.rs")];
+        let mut called: Vec<&str> = files
+            .iter()
+            .flat_map(|file| file.split("sys::").skip(1))
+            .filter_map(|rest| {
+                rest.split(|c: char| !c.is_alphanumeric() && c != '_')
+                    .next()
+            })
+            .filter(|name| name.starts_with("cu") && name[2..].starts_with(char::is_uppercase))
+            .collect();
+        called.sort_unstable();
+        called.dedup();
+        assert_eq!(called, super::CALLED);
     }
 }

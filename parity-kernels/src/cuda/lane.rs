@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use super::bulk::Bulk;
-use super::driver::{Context, DeviceMemory, Kernel, Registered, Stream};
+use super::driver::{Context, Kernel, Stream};
+use super::memory::{DeviceMemory, Registered};
 use super::probe::{DeviceInfo, Selection, Unavailable, probe};
 use super::ring::{Ring, RingOptions};
 use crate::buf::{Arena, BufRange, Memory};

@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::driver::{Context, Kernel, Registered, Shared, Stream};
+use super::driver::{Context, Kernel, Stream};
+use super::memory::{Registered, Shared};
 use super::shape::{BASE_UNIT, COLUMN, EXIT_SHAPE, describe};
 use super::shapes::Shapes;
 use crate::buf::{Arena, BufRange};

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
-use super::driver::{Context, DeviceMemory, Event, Shared, Stream};
+use super::driver::{Context, Event, Stream};
+use super::memory::{DeviceMemory, Shared};
 use super::shape::{EXIT_SHAPE, SHAPE_ALIGN};
 use crate::offload::{LaneError, Refusal};
 

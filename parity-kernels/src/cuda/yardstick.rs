@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::driver::{Context, DeviceMemory, Event, Kernel, Registered, Shared, Stream};
+use super::driver::{Context, Event, Kernel, Stream};
 use super::lane::Gpu;
+use super::memory::{DeviceMemory, Registered, Shared};
 use super::shape::{BASE_UNIT, COLUMN, describe};
 use super::shapes::Shapes;
 use crate::buf::Arena;
