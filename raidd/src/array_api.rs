@@ -57,6 +57,9 @@ pub struct ArrayOptions {
     pub gpu: GpuChoice,
     /// How many times later than on the CPU a job may end on a GPU.
     pub gpu_slack: u32,
+    /// Most blocks, and so multiprocessors, of one GPU that the lanes of this array keep while they are awake. A queue's
+    /// lane has one.
+    pub gpu_blocks: u16,
     /// Fixed ublk device id; `None` takes the next free one.
     pub device_id: Option<u32>,
     /// Buffer memory per queue in bytes.

@@ -83,6 +83,9 @@ pub struct Defaults {
     /// How many times later than on the CPU a job may end on a GPU.
     #[serde(deserialize_with = "slack")]
     pub gpu_slack: u32,
+    /// Most multiprocessors of one GPU that an array keeps while it gives it work.
+    #[serde(deserialize_with = "blocks")]
+    pub gpu_blocks: u16,
     /// Speed of background walks.
     pub resync: Resync,
 }
@@ -171,6 +174,7 @@ impl Default for Defaults {
             parity_engine: None,
             gpu: GpuChoice::Auto,
             gpu_slack: 2,
+            gpu_blocks: 16,
             resync: Resync::default(),
         }
     }
@@ -210,6 +214,7 @@ impl Defaults {
             parity_engine: self.parity_engine.clone(),
             gpu: self.gpu.clone(),
             gpu_slack: self.gpu_slack,
+            gpu_blocks: self.gpu_blocks,
             device_id: None,
             frame_bytes: self.buffer_memory.0,
         }
@@ -264,6 +269,12 @@ fn version<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
 fn depth<'de, D: Deserializer<'de>>(d: D) -> Result<u16, D::Error> {
     number(d, |n| {
         in_range("depth", n, 1, 4096, plain).map(|n| n as u16)
+    })
+}
+
+fn blocks<'de, D: Deserializer<'de>>(d: D) -> Result<u16, D::Error> {
+    number(d, |n| {
+        in_range("gpu_blocks", n, 1, 1024, plain).map(|n| n as u16)
     })
 }
 
@@ -493,6 +504,7 @@ fn all_keys() -> BTreeMap<&'static str, &'static [&'static str]> {
                 "parity_engine",
                 "gpu",
                 "gpu_slack",
+                "gpu_blocks",
                 "resync",
             ][..],
         ),

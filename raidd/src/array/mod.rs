@@ -324,7 +324,7 @@ impl Array {
                 (members.clone(), running.queues.clone(), to_keeper.clone());
             let cpus = device.queue_cpus(queue).to_vec();
             let exit = self.exit.clone();
-            let lane = parity.plans.get(usize::from(queue)).cloned();
+            let lane = parity.plans.get(usize::from(queue)).cloned().flatten();
             let parity = parity.calibration.clone();
             let (ready, made) = bounded(1);
             let work = move || {

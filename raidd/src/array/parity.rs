@@ -18,9 +18,11 @@ pub(super) struct ParitySetup {
     pub calibration: Arc<Calibration>,
     gpu: GpuChoice,
     policy: Policy,
+    /// To one device.
+    most_lanes: usize,
     unavailable: Option<String>,
-    /// One per queue, or none at all.
-    pub plans: Vec<LanePlan>,
+    /// One per queue that has one; or none at all.
+    pub plans: Vec<Option<LanePlan>>,
 }
 
 fn measured() -> Arc<Calibration> {
@@ -100,6 +102,7 @@ impl ParitySetup {
                 slack: f64::from(options.gpu_slack),
                 ..Policy::default()
             },
+            most_lanes: usize::from(options.gpu_blocks),
             unavailable: None,
             plans: Vec::new(),
         })
@@ -127,11 +130,11 @@ impl ParitySetup {
             .map(|cpus| cpus.first().and_then(|cpu| node_of_cpu(*cpu)))
             .collect();
         let nodes: Vec<Option<u32>> = devices.iter().map(|d| d.node).collect();
-        self.plans = spread(&queues, &nodes, kernel_distance)
+        self.plans = spread(&queues, &nodes, self.most_lanes, kernel_distance)
             .into_iter()
             .map(|at| {
-                let opener = devices[at].opener.clone();
-                LanePlan::new(opener, self.calibration.clone(), self.policy)
+                let opener = devices[at?].opener.clone();
+                Some(LanePlan::new(opener, self.calibration.clone(), self.policy))
             })
             .collect();
     }
@@ -153,7 +156,12 @@ impl ParitySetup {
             choices,
             setting: self.gpu.to_string(),
             unavailable: self.unavailable.clone(),
-            lanes: self.plans.iter().map(|p| p.shared.clone()).collect(),
+            lanes: self
+                .plans
+                .iter()
+                .flatten()
+                .map(|p| p.shared.clone())
+                .collect(),
         }
     }
 }

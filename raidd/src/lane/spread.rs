@@ -1,15 +1,18 @@
-//! Which engine uses which of several devices: the nearest by NUMA distance, equally near ones in turn. Pure, once per start.
+//! Which engine uses which of several devices: the nearest by NUMA distance, equally near ones in turn, each device only so
+//! many. Pure, once per start.
 
 /// Device for each engine, as indices into `devices`. Nodes are NUMA nodes, none where unknown; `distance` as the kernel
 /// tells it, none where unknown.
 ///
 /// Engines are dealt out one by one: to the device that is nearest, among equally near ones to the one with the fewest
-/// engines so far. Where either node is unknown, all devices count as equally near.
+/// engines so far. Where either node is unknown, all devices count as equally near. A device with `most` engines gets no
+/// more; an engine for which none is left has none.
 pub fn spread(
     engines: &[Option<u32>],
     devices: &[Option<u32>],
+    most: usize,
     distance: impl Fn(u32, u32) -> Option<u32>,
-) -> Vec<usize> {
+) -> Vec<Option<usize>> {
     let mut load = vec![0usize; devices.len()];
     let far = |engine: Option<u32>, device: Option<u32>| match (engine, device) {
         (Some(a), Some(b)) => distance(a, b),
@@ -17,7 +20,7 @@ pub fn spread(
     };
     engines
         .iter()
-        .filter_map(|engine| {
+        .map(|engine| {
             let known = devices.iter().all(|d| far(*engine, *d).is_some());
             let key = |i: &usize| {
                 let d = if known {
@@ -27,7 +30,9 @@ pub fn spread(
                 };
                 (d.unwrap_or(0), load[*i], *i)
             };
-            let best = (0..devices.len()).min_by_key(key)?;
+            let best = (0..devices.len())
+                .filter(|i| load[*i] < most)
+                .min_by_key(key)?;
             load[best] += 1;
             Some(best)
         })
@@ -58,12 +63,36 @@ mod tests {
         Some(if a == b { 10 } else { 21 })
     }
 
+    fn dealt(
+        engines: &[Option<u32>],
+        devices: &[Option<u32>],
+        distance: impl Fn(u32, u32) -> Option<u32>,
+    ) -> Vec<usize> {
+        let all = spread(engines, devices, 99, distance);
+        all.into_iter().flatten().collect()
+    }
+
+    #[test]
+    fn a_device_gets_no_more_than_it_may() {
+        let none = |_: u32, _: u32| None;
+        assert_eq!(
+            spread(&[None; 5], &[None; 2], 2, none),
+            [Some(0), Some(1), Some(0), Some(1), None]
+        );
+        // The near one is taken; then the far one; then none.
+        let devices = [Some(0), Some(1)];
+        assert_eq!(
+            spread(&[Some(1); 3], &devices, 1, two_sockets),
+            [Some(1), Some(0), None]
+        );
+    }
+
     #[test]
     fn unknown_nodes_take_turns() {
         let none = |_: u32, _: u32| None;
-        assert_eq!(spread(&[None; 5], &[None; 2], none), [0, 1, 0, 1, 0]);
+        assert_eq!(dealt(&[None; 5], &[None; 2], none), [0, 1, 0, 1, 0]);
         assert_eq!(
-            spread(&[Some(0); 3], &[Some(0), None], two_sockets),
+            dealt(&[Some(0); 3], &[Some(0), None], two_sockets),
             [0, 1, 0]
         );
     }
@@ -72,21 +101,21 @@ mod tests {
     fn each_engine_gets_the_nearest_device() {
         let engines = [Some(0), Some(0), Some(1), Some(1)];
         assert_eq!(
-            spread(&engines, &[Some(1), Some(0)], two_sockets),
+            dealt(&engines, &[Some(1), Some(0)], two_sockets),
             [1, 1, 0, 0]
         );
         let devices = [Some(0), Some(0), Some(1), Some(1)];
-        assert_eq!(spread(&engines, &devices, two_sockets), [0, 1, 2, 3]);
+        assert_eq!(dealt(&engines, &devices, two_sockets), [0, 1, 2, 3]);
         // A socket without a device uses the other's.
         assert_eq!(
-            spread(&[Some(1), Some(1)], &[Some(0), Some(0)], two_sockets),
+            dealt(&[Some(1), Some(1)], &[Some(0), Some(0)], two_sockets),
             [0, 1]
         );
     }
 
     #[test]
     fn nothing_to_spread() {
-        assert!(spread(&[Some(0)], &[], two_sockets).is_empty());
-        assert!(spread(&[], &[Some(0)], two_sockets).is_empty());
+        assert!(dealt(&[Some(0)], &[], two_sockets).is_empty());
+        assert!(dealt(&[], &[Some(0)], two_sockets).is_empty());
     }
 }
