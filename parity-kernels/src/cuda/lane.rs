@@ -189,34 +189,40 @@ impl CudaLane {
 
     /// Time some checks. They read the arena, whatever is in it, and write nothing.
     fn measure(&mut self, bytes: usize) -> Result<LaneCost, LaneError> {
-        let chunk = (bytes / 8 / 4096 * 4096).clamp(512, 4096);
-        let data: Vec<_> = (0..6)
-            .map(|i| (BufRange::new(i * chunk, chunk), i as u8))
-            .collect();
-        let job = ArenaJob::Check {
-            data: &data,
+        // A small job says what a trip costs, larger ones what a byte costs.
+        let chunk = |most: usize| (bytes / 8 / 512 * 512).clamp(512, most);
+        let (small, large) = (chunk(4 << 10), chunk(16 << 10));
+        if bytes < 7 * large {
+            return Err(LaneError::new("the arena is too small for a lane"));
+        }
+        let data = |chunk: usize| -> [(BufRange, u8); 6] {
+            std::array::from_fn(|i| (BufRange::new(i * chunk, chunk), i as u8))
+        };
+        let (small_data, large_data) = (data(small), data(large));
+        let check = |data, chunk| ArenaJob::Check {
+            data,
             p: Some(BufRange::new(6 * chunk, chunk)),
             q: None,
         };
-        if bytes < 7 * chunk {
-            return Err(LaneError::new("the arena is too small for a lane"));
-        }
         let mut done = Vec::with_capacity(64);
         let mut single = Vec::new();
         for _ in 0..64 {
             let start = Instant::now();
-            self.one(&job, &mut done)?;
+            self.one(&check(&small_data[..], small), &mut done)?;
             single.push(start.elapsed().as_nanos() as f64);
         }
         single.sort_by(f64::total_cmp);
         let latency_ns = single[single.len() / 2];
-        // Then as many as the ring takes, for as long as it takes to see a rate.
+        let job = check(&large_data[..], large);
+        self.one(&job, &mut done)?;
+        // As many as the ring takes, for as long as it takes to see a rate.
+        const JOBS: u32 = 500;
         let (mut taken, mut finished) = (0u32, 0u32);
         let mut handing = std::time::Duration::ZERO;
         let start = Instant::now();
-        while finished < 2000 {
+        while finished < JOBS {
             let begin = Instant::now();
-            while taken < 2000 && taken - finished < 64 {
+            while taken < JOBS && taken - finished < 64 {
                 if self.ring.submit(taken, &job).is_err() {
                     break;
                 }
@@ -229,9 +235,9 @@ impl CudaLane {
             }
             finished += done.len() as u32;
         }
-        let each = start.elapsed().as_nanos() as f64 / 2000.0;
+        let each = start.elapsed().as_nanos() as f64 / f64::from(JOBS);
         Ok(LaneCost {
-            caller_ns: (handing.as_nanos() as f64 / 2000.0).min(each),
+            caller_ns: (handing.as_nanos() as f64 / f64::from(JOBS)).min(each),
             latency_ns,
             ns_per_byte: each / job.data_bytes() as f64,
         })
