@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod assemble;
+pub mod bitmap;
 pub mod create;
 pub mod foreign;
 pub mod geometry;

@@ -1,7 +1,8 @@
 //! Holds `docs/format.md` and the code together: fields, features, layouts and signatures.
 
+use raid_core::bitmap;
 use raid_core::geometry::{Level, layout_name, layout_numbers};
-use raid_core::superblock::{FIELDS, feature};
+use raid_core::superblock::{FIELDS, Field, feature};
 
 fn document() -> String {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format.md");
@@ -33,9 +34,9 @@ fn table(header: &[&str]) -> Vec<Vec<String>> {
         .collect()
 }
 
-#[test]
-fn fields() {
-    let written: Vec<(usize, usize, String)> = table(&["offset", "size", "field"])
+/// The rows of a table of fields whose header begins with this cell: offset, size, name.
+fn written_fields(first: &str) -> Vec<(usize, usize, String)> {
+    table(&[first, "size", "field"])
         .into_iter()
         .map(|row| {
             (
@@ -44,12 +45,35 @@ fn fields() {
                 row[2].clone(),
             )
         })
-        .collect();
-    let coded: Vec<_> = FIELDS
+        .collect()
+}
+
+fn coded_fields(fields: &[Field]) -> Vec<(usize, usize, String)> {
+    fields
         .iter()
         .map(|field| (field.offset, field.size, field.name.to_string()))
-        .collect();
-    assert_eq!(written, coded);
+        .collect()
+}
+
+#[test]
+fn fields() {
+    assert_eq!(written_fields("offset"), coded_fields(&FIELDS));
+}
+
+#[test]
+fn bitmap_fields() {
+    assert_eq!(written_fields("byte"), coded_fields(&bitmap::FIELDS));
+    let mut end = 0;
+    for field in &bitmap::FIELDS {
+        assert_eq!(field.offset, end, "{}: no gaps", field.name);
+        end += field.size;
+    }
+    assert!(document().contains(&format!(
+        "The bytes from {end} to {} are zero.",
+        bitmap::HEADER_BYTES - 1
+    )));
+    assert!(document().contains(&format!("`{:x}`, the letters `bitm`", bitmap::MAGIC)));
+    assert!(document().contains(&format!("internal bitmap, version {}", bitmap::VERSION)));
 }
 
 #[test]
