@@ -147,6 +147,9 @@ pub struct Detail {
 /// `raidctl examine`
 #[derive(Debug, Args)]
 pub struct Examine {
+    /// Show the write-intent bitmap instead of the superblock
+    #[arg(long, short = 'X')]
+    pub bitmap: bool,
     /// Block devices or image files
     #[arg(required = true, value_name = "MEMBER")]
     pub members: Vec<String>,

@@ -2,6 +2,7 @@
 
 pub mod args;
 pub mod bench;
+mod bitmap;
 pub mod doctor;
 mod examine;
 pub mod exit;

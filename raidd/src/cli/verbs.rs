@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::args::{Assemble, Cli, Create, Detail, Output, Stop, Verb};
 use super::exit::{self, Failure};
-use super::{bench, doctor, examine, metrics, show, zero};
+use super::{bench, bitmap, doctor, examine, metrics, show, zero};
 use crate::array_api::Health;
 use crate::control::client::{ClientError, call, connect};
 use crate::control::protocol::{
@@ -24,6 +24,7 @@ pub fn run(cli: &Cli) -> exit::Outcome {
         Verb::Stop(args) => stop(cli, args, json),
         Verb::List => list(cli, json),
         Verb::Detail(args) => detail(cli, args, json),
+        Verb::Examine(args) if args.bitmap => bitmap::run(&members(&args.members)?, json),
         Verb::Examine(args) => examine::run(&members(&args.members)?, json),
         Verb::Zero(args) => zero::run(&members(&args.members)?, args, json),
         Verb::Bench(args) => bench::run(args, json),
