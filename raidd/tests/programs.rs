@@ -87,3 +87,25 @@ fn every_verb_prints_json_errors_in_one_shape() {
         );
     }
 }
+
+/// The figures for Prometheus went to a full disk, `raidctl` said that all was well, and half a file took the place of
+/// a whole one.
+#[test]
+fn a_full_disk_is_a_failure() {
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full");
+    let bench = ["bench", "parity", "--quick", "--engine", "scalar"];
+    let bench = [&bench[..], &["--bytes", "4K", "--memory", "16M"]].concat();
+    for words in [&bench[..], &["doctor"], &["doctor", "--output", "json"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_raidctl"))
+            .args(words)
+            .stdout(full().unwrap())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        // A doctor that has found something has failed anyway.
+        if words[0] == "bench" {
+            let said = text(&output.stderr);
+            assert!(said.contains("standard output: No space left"), "{said}");
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use super::show::say;
+use super::show::{say, unwritten};
 
 /// Done.
 pub const DONE: u8 = 0;
@@ -49,6 +49,15 @@ impl Failure {
 
 /// Prints a failure to standard error, as text or JSON, and gives its code.
 pub fn report(program: &str, outcome: Outcome, json: bool) -> ExitCode {
+    let outcome = match (outcome, unwritten()) {
+        // What was not written cannot be acted on, whatever else is well.
+        (Ok(DONE), Some(why)) => Err(Failure::new(
+            FAILED,
+            "output",
+            format!("writing to standard output: {why}; what was written is not complete"),
+        )),
+        (outcome, _) => outcome,
+    };
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {

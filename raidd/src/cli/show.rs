@@ -1,6 +1,7 @@
 //! Tables for people. Everything goes through one function that does not die of a closed pipe.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
+use std::sync::OnceLock;
 
 use comfy_table::{Table, presets};
 
@@ -21,9 +22,24 @@ fn printable(text: impl std::fmt::Display) -> String {
     text.to_string().chars().map(safe).collect()
 }
 
-/// Prints a line to standard output; a reader that went away (`| head`) is not an error worth a message.
+/// Why standard output could not be written to, if that is so.
+static UNWRITTEN: OnceLock<String> = OnceLock::new();
+
+/// Prints a line to standard output; a reader that went away (`| head`) is not an error worth a message. What else goes
+/// wrong is kept for [`unwritten`].
 pub fn line(text: impl std::fmt::Display) {
-    let _ = writeln!(std::io::stdout(), "{}", printable(text));
+    let mut out = std::io::stdout().lock();
+    let written = writeln!(out, "{}", printable(text)).and_then(|()| out.flush());
+    if let Err(error) = written
+        && error.kind() != ErrorKind::BrokenPipe
+    {
+        let _ = UNWRITTEN.set(error.to_string());
+    }
+}
+
+/// Why something that was to be printed was not, a full disk mostly. The command has then not done all that it was asked.
+pub fn unwritten() -> Option<&'static str> {
+    UNWRITTEN.get().map(String::as_str)
 }
 
 /// Prints a line to standard error, in the same spirit.
