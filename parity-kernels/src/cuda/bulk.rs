@@ -5,15 +5,13 @@
 //! brought in by the copy engines; what lies scattered is read in place by the kernel. To hand over a job costs its
 //! description; to send a batch, a call of the driver (a microsecond or two) per piece, and a handful more.
 
-use std::ffi::c_void;
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::driver::{Context, Event, Kernel, Stream};
+use super::driver::{Context, Event, Kernel, Stream, pointer};
 use super::memory::{DeviceMemory, Registered, Shared};
 use super::ring::job_end;
-use super::shape::{BASE_UNIT, COLUMN, describe};
+use super::shape::{self, BASE_UNIT, describe};
 use super::shapes::Shapes;
 use crate::buf::BufRange;
 use crate::job::Mismatch;
@@ -174,14 +172,11 @@ impl Bulk {
         let words = batch.shared.words64(UNITS_AT, 2 * UNITS);
         let answers = batch.shared.words64(ANSWERS_AT, UNITS);
         for unit in 0..units {
-            let columns = UNIT.min(placed.len - unit * UNIT) / COLUMN;
-            let start = (base + unit * UNIT) / BASE_UNIT;
+            let at = unit * UNIT;
             let slot = batch.units + unit;
-            words[2 * slot].store(
-                u64::from(shape) << 16 | (start as u64) << 32,
-                Ordering::Relaxed,
-            );
-            words[2 * slot + 1].store(columns as u64, Ordering::Relaxed);
+            let [low, high] = shape::unit(u32::from(shape), base + at, UNIT.min(placed.len - at));
+            words[2 * slot].store(low, Ordering::Relaxed);
+            words[2 * slot + 1].store(high, Ordering::Relaxed);
             answers[slot].store(0, Ordering::Relaxed);
         }
         let bytes = job.data_bytes() as u64;
@@ -316,10 +311,6 @@ impl Bulk {
         self.compute.wait()?;
         self.outward.wait()
     }
-}
-
-fn pointer<T>(value: &mut T) -> *mut c_void {
-    ptr::from_mut(value).cast()
 }
 
 /// What a job reads, neighbours joined to one piece, by rising offset.

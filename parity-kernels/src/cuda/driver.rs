@@ -201,6 +201,11 @@ fn device(ordinal: i32) -> Result<DeviceInfo, LaneError> {
     })
 }
 
+/// A kernel's argument, for [`Stream::launch`].
+pub(super) fn pointer<T>(value: &mut T) -> *mut c_void {
+    ptr::from_mut(value).cast()
+}
+
 /// A kernel of `kernels/parity.cu`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kernel {

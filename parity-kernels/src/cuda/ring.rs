@@ -9,14 +9,13 @@
 //! come through and other programs get their turn, twenty times a second for a moment under load.
 
 use std::collections::VecDeque;
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::driver::{Context, Kernel, Stream};
+use super::driver::{Context, Kernel, Stream, pointer};
 use super::memory::{Registered, Shared};
-use super::shape::{BASE_UNIT, COLUMN, EXIT_SHAPE, describe};
+use super::shape::{self, BASE_UNIT, COLUMN, EXIT_SHAPE, describe};
 use super::shapes::Shapes;
 use crate::buf::{Arena, BufRange};
 use crate::job::Mismatch;
@@ -220,11 +219,10 @@ impl Ring {
         let first = self.head;
         for unit in 0..units as usize {
             let at = unit * unit_bytes;
-            let columns = unit_bytes.min(placed.len - at) / COLUMN;
-            let base = (placed.base + at) / BASE_UNIT;
+            let len = unit_bytes.min(placed.len - at);
             // The worker has the next unit of this job, or one of an earlier job has still to be done by it.
             let more = ahead + units > self.workers();
-            self.post(u32::from(shape), base as u32, columns as u32, more);
+            self.post(u32::from(shape), placed.base + at, len, more);
         }
         let outputs = match (placed.aside, job.parities()) {
             (true, (p, q)) => [p, q],
@@ -367,7 +365,7 @@ impl Ring {
                 Kernel::Serve,
                 self.options.blocks,
                 threads,
-                &mut [ptr::from_mut(&mut parameters).cast()],
+                &mut [pointer(&mut parameters)],
             )?;
         }
         self.running = Some(now);
@@ -382,21 +380,19 @@ impl Ring {
         self.running = None;
     }
 
-    fn post(&mut self, shape: u32, base: u32, columns: u32, more: bool) {
+    fn post(&mut self, shape: u32, base: usize, len: usize, more: bool) {
         let number = self.head;
         let sequence = u64::from(sequence(number));
         let slot = (number & (SLOTS - 1)) as usize;
         let unit = self.shared.words64(RING_AT + slot * 16, 2);
         // Either half alone is incomplete, and the kernel knows that by the sequence number in each. `Release`, so that
         // the data are there before the unit is.
+        let [low, high] = shape::unit(shape, base, len);
         unit[1].store(
-            u64::from(columns) | sequence << 32 | u64::from(more) << 48,
+            high | sequence << 32 | u64::from(more) << 48,
             Ordering::Release,
         );
-        unit[0].store(
-            sequence | u64::from(shape) << 16 | u64::from(base) << 32,
-            Ordering::Release,
-        );
+        unit[0].store(low | sequence, Ordering::Release);
         self.head = number.wrapping_add(1);
     }
 

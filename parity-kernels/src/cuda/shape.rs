@@ -198,6 +198,13 @@ pub(crate) fn describe(job: &ArenaJob, words: &mut Vec<u32>) -> Result<Placed, R
     })
 }
 
+/// One unit of work for the kernels, as their `struct Unit`: `len` bytes of each range from byte `base` of the memory, both
+/// multiples of what they are counted in. A ring adds its sequence numbers.
+pub(crate) fn unit(shape: u32, base: usize, len: usize) -> [u64; 2] {
+    let base = (base / BASE_UNIT) as u64;
+    [u64::from(shape) << 16 | base << 32, (len / COLUMN) as u64]
+}
+
 /// Where the ranges of a job lie.
 struct Place {
     lowest: usize,
@@ -416,6 +423,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_unit_is_laid_out_as_the_kernel_reads_it() {
+        // seq_shape, base; columns, seq_check: 32 bits each, the lower first.
+        assert_eq!(
+            unit(0x1234, 3 * BASE_UNIT, 5 * COLUMN),
+            [3 << 32 | 0x1234_0000, 5]
+        );
+        assert_eq!(unit(EXIT_SHAPE, 0, 0), [0xffff_0000, 0]);
     }
 
     #[test]

@@ -77,6 +77,17 @@ impl Shapes {
         Ok(())
     }
 
+    /// The number of a shape, waited for. For measurements.
+    pub(crate) fn number_now(&mut self, words: &[u32]) -> Result<u16, LaneError> {
+        loop {
+            match self.number(words)? {
+                Ok(number) => return Ok(number),
+                Err(Refusal::Full) => self.settle()?,
+                Err(Refusal::Unfit) => return Err(LaneError::new("the table of shapes is full")),
+            }
+        }
+    }
+
     /// Start a new shape on its way. `None` if there is no room for it.
     fn send(&mut self, words: &[u32]) -> Result<Option<u16>, LaneError> {
         let (at, bytes) = (self.sent * SHAPE_ALIGN, size_of_val(words));

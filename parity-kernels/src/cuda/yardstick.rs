@@ -4,16 +4,14 @@
 //! Owns a stream and what it allocates for one measurement. Times are those of the device's own clock, from before the
 //! first to after the last kernel of a repetition.
 
-use std::ffi::c_void;
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::driver::{Context, Event, Kernel, Stream};
+use super::driver::{Context, Event, Kernel, Stream, pointer};
 use super::lane::Gpu;
 use super::memory::{DeviceMemory, Registered, Shared};
-use super::shape::{BASE_UNIT, COLUMN, describe};
+use super::shape::{self, COLUMN, describe};
 use super::shapes::Shapes;
 use crate::buf::Arena;
 use crate::job::Mismatch;
@@ -161,22 +159,16 @@ impl Yardstick {
             if placed.aside {
                 return Err(LaneError::new("updates are not measured this way"));
             }
-            let shape = loop {
-                match shapes.number(&words)? {
-                    Ok(shape) => break shape,
-                    Err(_) => shapes.settle()?,
-                }
-            };
+            let shape = shapes.number_now(&words)?;
             for at in (0..placed.len).step_by(unit) {
-                let columns = unit.min(placed.len - at) / COLUMN;
-                let base = (placed.base + at) / BASE_UNIT;
-                units.push((u64::from(shape) << 16 | (base as u64) << 32, columns as u64));
+                let len = unit.min(placed.len - at);
+                units.push(shape::unit(u32::from(shape), placed.base + at, len));
                 owners.push(index);
             }
         }
         let list = Shared::new(&self.context, units.len() * 16)?;
         let answers = Shared::new(&self.context, units.len() * 8)?;
-        for (word, (low, high)) in list.words64(0, units.len() * 2).chunks(2).zip(&units) {
+        for (word, [low, high]) in list.words64(0, units.len() * 2).chunks(2).zip(&units) {
             word[0].store(*low, Ordering::Relaxed);
             word[1].store(*high, Ordering::Relaxed);
         }
@@ -256,23 +248,16 @@ impl Yardstick {
         let mut words = Vec::new();
         let placed = describe(job, &mut words)
             .map_err(|e| LaneError::new(format!("a job cannot be described: {e:?}")))?;
-        let shape = loop {
-            match shapes.number(&words)? {
-                Ok(shape) => break shape,
-                Err(_) => shapes.settle()?,
-            }
-        };
+        let shape = shapes.number_now(&words)?;
         let count = placed.len.div_ceil(unit);
         let list = Shared::new(&self.context, count * 16)?;
         let answers = Shared::new(&self.context, count * 8)?;
         for (i, word) in list.words64(0, 2 * count).chunks(2).enumerate() {
-            let columns = unit.min(placed.len - i * unit) / COLUMN;
-            let base = (placed.base + i * unit) / BASE_UNIT;
-            word[0].store(
-                u64::from(shape) << 16 | (base as u64) << 32,
-                Ordering::Relaxed,
-            );
-            word[1].store(columns as u64, Ordering::Relaxed);
+            let at = i * unit;
+            let len = unit.min(placed.len - at);
+            let [low, high] = shape::unit(u32::from(shape), placed.base + at, len);
+            word[0].store(low, Ordering::Relaxed);
+            word[1].store(high, Ordering::Relaxed);
         }
         let near = DeviceMemory::new(&self.context, count * 16)?;
         // SAFETY: both are that long, and outlive the wait.
@@ -303,8 +288,4 @@ impl Yardstick {
             })
             .collect()
     }
-}
-
-fn pointer<T>(value: &mut T) -> *mut c_void {
-    ptr::from_mut(value).cast()
 }
