@@ -143,9 +143,15 @@ const fn power_matrices() -> [u64; 256] {
 }
 
 /// The bit matrix of `2^exponent`, for every exponent that fits a byte.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "only x86-64 multiplies by bit matrices")
+)]
 pub(crate) static POWER_MATRICES: [u64; 256] = power_matrices();
 
 /// The bit matrix of every coefficient.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "only x86-64 multiplies by bit matrices")
+)]
 pub(crate) static BIT_MATRICES: [u64; 256] = bit_matrices();
