@@ -1,0 +1,196 @@
+//! `defaults:`, what `create` and `assemble` use unless told otherwise. Checks of one value live in that value's type or in a
+//! function beside it, so that the parser still knows the line when they fail.
+
+use std::time::Duration;
+
+use raid_core::geometry::{Level, parse_layout};
+use serde::Deserialize;
+use serde::de::Deserializer;
+
+use super::parity;
+use super::value::{in_range, number, plain, size};
+use crate::array_api::ArrayOptions;
+use crate::lane::choice::GpuChoice;
+use crate::units::{Bytes, Scalar, Span, checked_size, scalar};
+
+/// `defaults:`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Defaults {
+    /// Chunk of new arrays.
+    pub chunk: Chunk,
+    /// Layout of new RAID 5 and 6 arrays, by MD's name.
+    #[serde(deserialize_with = "layout")]
+    pub layout: String,
+    /// ublk queues per array.
+    pub queues: Queues,
+    /// Requests in flight per queue.
+    #[serde(deserialize_with = "depth")]
+    pub depth: u16,
+    /// Largest request of the block device.
+    #[serde(deserialize_with = "max_request")]
+    pub max_request: Bytes,
+    /// Whether a request's own pages may go to the members.
+    pub zero_copy: ZeroCopy,
+    /// Idle time before an array is marked clean.
+    pub safe_mode_delay: Span,
+    /// Buffer memory per queue.
+    #[serde(deserialize_with = "buffer_memory")]
+    pub buffer_memory: Bytes,
+    /// Parity engine by name, or `auto`.
+    #[serde(deserialize_with = "parity::engine")]
+    pub parity_engine: Option<String>,
+    /// GPUs that may compute parity.
+    pub gpu: GpuChoice,
+    /// How many times later than on the CPU a job may end on a GPU.
+    #[serde(deserialize_with = "parity::slack")]
+    pub gpu_slack: u32,
+    /// Most multiprocessors of one GPU that an array keeps while it gives it work.
+    #[serde(deserialize_with = "parity::blocks")]
+    pub gpu_blocks: u16,
+    /// Speed of background walks.
+    pub resync: Resync,
+}
+
+/// `defaults.resync:`
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Resync {
+    /// Kept up while the foreground is busy, per second.
+    pub floor: Bytes,
+    /// Never exceeded, per second.
+    pub ceiling: Option<Bytes>,
+}
+
+/// `zero_copy:`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ZeroCopy {
+    /// Where the kernel can.
+    Auto,
+    /// Never.
+    Off,
+}
+
+/// A chunk: a power of two from 4 KiB to 64 MiB, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chunk(pub u32);
+
+/// `queues:` a number or `auto` (one per CPU, at most 8).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Queues(pub Option<u16>);
+
+impl Default for Defaults {
+    fn default() -> Defaults {
+        Defaults {
+            chunk: Chunk(64 << 10),
+            layout: "left-symmetric".into(),
+            queues: Queues(None),
+            depth: 128,
+            max_request: Bytes(4 << 20),
+            zero_copy: ZeroCopy::Auto,
+            safe_mode_delay: Span(Duration::from_millis(200)),
+            buffer_memory: Bytes(64 << 20),
+            parity_engine: None,
+            gpu: GpuChoice::Auto,
+            gpu_slack: 2,
+            gpu_blocks: 16,
+            resync: Resync::default(),
+        }
+    }
+}
+
+impl Default for Resync {
+    fn default() -> Resync {
+        Resync {
+            floor: Bytes(10 << 20),
+            ceiling: None,
+        }
+    }
+}
+
+impl Defaults {
+    /// The options of one array start.
+    pub fn options(&self, read_only: bool) -> ArrayOptions {
+        let cpus = std::thread::available_parallelism().map_or(1, |n| n.get().min(8) as u16);
+        ArrayOptions {
+            queues: self.queues.0.unwrap_or(cpus),
+            depth: self.depth,
+            max_request_bytes: self.max_request.0 as u32,
+            zero_copy: self.zero_copy == ZeroCopy::Auto,
+            read_only,
+            safe_mode_delay_ms: self.safe_mode_delay.0.as_millis() as u64,
+            resync_floor_bytes: self.resync.floor.0,
+            resync_ceiling_bytes: self.resync.ceiling.map(|b| b.0),
+            parity_engine: self.parity_engine.clone(),
+            gpu: self.gpu.clone(),
+            gpu_slack: self.gpu_slack,
+            gpu_blocks: self.gpu_blocks,
+            device_id: None,
+            frame_bytes: self.buffer_memory.0,
+        }
+    }
+}
+
+fn depth<'de, D: Deserializer<'de>>(d: D) -> Result<u16, D::Error> {
+    number(d, |n| {
+        in_range("depth", n, 1, 4096, plain).map(|n| n as u16)
+    })
+}
+
+fn max_request<'de, D: Deserializer<'de>>(d: D) -> Result<Bytes, D::Error> {
+    checked_size(d, |n| {
+        let bytes = in_range("max_request", n, 1 << 20, 32 << 20, size)?;
+        if !bytes.is_multiple_of(4096) {
+            return Err("max_request must be a multiple of 4 KiB".into());
+        }
+        Ok(Bytes(bytes))
+    })
+}
+
+fn buffer_memory<'de, D: Deserializer<'de>>(d: D) -> Result<Bytes, D::Error> {
+    checked_size(d, |n| {
+        in_range("buffer_memory", n, 8 << 20, 1 << 40, size).map(Bytes)
+    })
+}
+
+fn layout<'de, D: Deserializer<'de>>(d: D) -> Result<String, D::Error> {
+    scalar(d, "the name of a layout", |s| match s {
+        Scalar::Word(name) if parse_layout(Level::Raid6, name).is_some() => {
+            Some(Ok(name.to_string()))
+        }
+        Scalar::Word(name) => Some(Err(format!(
+            "'{name}' is no layout: use left-symmetric or another of mdadm's names"
+        ))),
+        Scalar::Number(_) => None,
+    })
+}
+
+/// Whether a chunk can be used; the message says what can.
+pub fn check_chunk(bytes: u64) -> Result<Chunk, String> {
+    if !bytes.is_power_of_two() || !(4096..=64 << 20).contains(&bytes) {
+        return Err(format!(
+            "{} is no chunk size: use a power of two from 4K to 64M",
+            Bytes(bytes)
+        ));
+    }
+    Ok(Chunk(bytes as u32))
+}
+
+impl<'de> Deserialize<'de> for Chunk {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Chunk, D::Error> {
+        checked_size(d, check_chunk)
+    }
+}
+
+impl<'de> Deserialize<'de> for Queues {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Queues, D::Error> {
+        scalar(d, "a number of queues or auto", |s| match s {
+            Scalar::Number(n) => {
+                Some(in_range("queues", n, 1, 128, plain).map(|n| Queues(Some(n as u16))))
+            }
+            Scalar::Word("auto") => Some(Ok(Queues(None))),
+            Scalar::Word(_) => None,
+        })
+    }
+}
