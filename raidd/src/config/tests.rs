@@ -2,6 +2,7 @@
 
 use super::keys::all_keys;
 use super::*;
+use crate::units::Bytes;
 
 fn error(text: &str) -> String {
     parse(Path::new("raidd.yaml"), text)
