@@ -1,23 +1,19 @@
 //! The daemon's figures as Prometheus text: plain functions from what `detail` answers to the exposition format. Nothing here
 //! is kept between calls; counters count since the array was started.
 //!
-//! Names follow Prometheus' conventions: prefix, base units (bytes, seconds), `_total` for what only grows. The list of
-//! counters is in `from_counter`; a test holds it against the names that the engine publishes.
+//! Names follow Prometheus' conventions: prefix, base units (bytes, seconds), `_total` for what only grows. `counters` names
+//! those of the engine; a test holds it against what the engine publishes.
 
-use std::collections::BTreeMap;
-
-use prometheus::core::Collector;
-use prometheus::{CounterVec, Encoder, GaugeVec, IntCounterVec, Opts, Registry, TextEncoder};
+mod counters;
+mod sheet;
+#[cfg(test)]
+mod tests;
 
 use crate::array_api::{Health, LaneState};
 use crate::control::protocol::DetailView;
-
-/// What went wrong in making the text; a fault in this program.
-#[derive(Debug, thiserror::Error)]
-#[error("metrics: {0}")]
-pub struct MetricsError(#[from] prometheus::Error);
-
-const SECTOR: u64 = 512;
+use counters::from_counter;
+pub use sheet::MetricsError;
+use sheet::Sheet;
 
 /// All states of a lane.
 const STATES: [LaneState; 5] = [
@@ -44,9 +40,7 @@ pub fn text(version: &str, arrays: &[DetailView]) -> Result<String, MetricsError
     for array in arrays {
         one(&mut sheet, array)?;
     }
-    let mut bytes = Vec::new();
-    TextEncoder::new().encode(&sheet.registry.gather(), &mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
+    sheet.text()
 }
 
 fn one(sheet: &mut Sheet, d: &DetailView) -> Result<(), MetricsError> {
@@ -206,261 +200,8 @@ fn parity(sheet: &mut Sheet, d: &DetailView) -> Result<(), MetricsError> {
     Ok(())
 }
 
-/// One of the engine's counters under its public name. One that is not known here goes out under its own.
-fn from_counter(
-    sheet: &mut Sheet,
-    array: (&str, &str),
-    counter: &str,
-    value: u64,
-) -> Result<(), MetricsError> {
-    let requests = ("raidd_requests_total", "Requests to the block device.");
-    let request_bytes = (
-        "raidd_request_bytes_total",
-        "Bytes that requests to the block device read and wrote.",
-    );
-    let member_bytes = (
-        "raidd_member_bytes_total",
-        "Bytes read from and written to members, parity included.",
-    );
-    let bands = (
-        "raidd_band_writes_total",
-        "Writes to a band of a stripe, by the way its parity was made.",
-    );
-    let kept = (
-        "raidd_lane_kept_jobs_total",
-        "Parity jobs that stayed on the CPU although a GPU lane was there, by reason.",
-    );
-    let mut count = |(name, help): (&str, &str), label: Option<(&str, &str)>, value| {
-        let labels: Vec<_> = std::iter::once(array).chain(label).collect();
-        sheet.count(name, help, &labels, value)
-    };
-    match counter {
-        "read_requests" => count(requests, Some(("op", "read")), value),
-        "write_requests" => count(requests, Some(("op", "write")), value),
-        "flush_requests" => count(requests, Some(("op", "flush")), value),
-        "read_sectors" => count(request_bytes, Some(("op", "read")), value * SECTOR),
-        "write_sectors" => count(request_bytes, Some(("op", "write")), value * SECTOR),
-        "full_bands" => count(bands, Some(("way", "full")), value),
-        "encode_bands" => count(bands, Some(("way", "encode")), value),
-        "update_bands" => count(bands, Some(("way", "update")), value),
-        "recover_bands" => count(bands, Some(("way", "recover")), value),
-        "decoded_bands" => count(
-            (
-                "raidd_band_decodes_total",
-                "Bands restored from parity for reads.",
-            ),
-            None,
-            value,
-        ),
-        "merged_pieces" => count(
-            (
-                "raidd_merged_pieces_total",
-                "Parts of requests that joined a write that was under way to the same band.",
-            ),
-            None,
-            value,
-        ),
-        "forwarded_pieces" => count(
-            (
-                "raidd_forwarded_pieces_total",
-                "Parts of requests handed to another queue.",
-            ),
-            None,
-            value,
-        ),
-        "member_ios" => count(
-            ("raidd_member_ios_total", "I/Os to members begun."),
-            None,
-            value,
-        ),
-        "member_read_sectors" => count(member_bytes, Some(("op", "read")), value * SECTOR),
-        "member_write_sectors" => count(member_bytes, Some(("op", "write")), value * SECTOR),
-        "member_errors" => count(
-            ("raidd_member_errors_total", "I/Os to members that failed."),
-            None,
-            value,
-        ),
-        "member_ios_in_flight" => sheet.gauge(
-            "raidd_member_ios_in_flight",
-            "I/Os to members under way.",
-            &[array],
-            value as f64,
-        ),
-        "parity_jobs" => count(
-            (
-                "raidd_parity_jobs_total",
-                "Parity jobs, on the CPU and on GPUs.",
-            ),
-            None,
-            value,
-        ),
-        "parity_merged_updates" => count(
-            (
-                "raidd_parity_merged_updates_total",
-                "Updates of one parity that were done in one pass with another.",
-            ),
-            None,
-            value,
-        ),
-        "lane_jobs" => count(
-            ("raidd_lane_jobs_total", "Parity jobs that a GPU did."),
-            None,
-            value,
-        ),
-        "lane_bytes" => count(
-            (
-                "raidd_lane_bytes_total",
-                "Bytes of data of parity jobs that a GPU did.",
-            ),
-            None,
-            value,
-        ),
-        "lane_time_ns" => sheet.seconds(
-            "raidd_lane_job_seconds_total",
-            "Time from handing jobs to a GPU until they were done, added up.",
-            &[array],
-            value as f64 / 1e9,
-        ),
-        "lane_in_flight" => sheet.gauge(
-            "raidd_lane_jobs_in_flight",
-            "Parity jobs that GPUs have in hand.",
-            &[array],
-            value as f64,
-        ),
-        "lane_kept_small" => count(kept, Some(("reason", "small")), value),
-        "lane_kept_late" => count(kept, Some(("reason", "late")), value),
-        "lane_kept_asleep" => count(kept, Some(("reason", "asleep")), value),
-        "lane_kept_dependent" => count(kept, Some(("reason", "dependent")), value),
-        "lane_refused" => count(
-            (
-                "raidd_lane_refused_jobs_total",
-                "Parity jobs that a GPU lane had no room for or does not do; the CPU did them.",
-            ),
-            None,
-            value,
-        ),
-        "lane_redone" => count(
-            (
-                "raidd_lane_redone_jobs_total",
-                "Parity jobs that the CPU did again because a GPU failed.",
-            ),
-            None,
-            value,
-        ),
-        "lane_losses" => count(
-            ("raidd_lane_losses_total", "Times that a GPU lane failed."),
-            None,
-            value,
-        ),
-        "lane_opens" => count(
-            (
-                "raidd_lane_opens_total",
-                "Times that a GPU lane was opened.",
-            ),
-            None,
-            value,
-        ),
-        other => count(
-            (
-                &format!("raidd_{other}_total"),
-                "A counter of the engine, under the engine's own name.",
-            ),
-            None,
-            value,
-        ),
-    }
-}
-
 /// A snake_case word of the protocol.
 fn word(value: impl serde::Serialize) -> String {
     let value = serde_json::to_value(value).unwrap_or_default();
     value.as_str().unwrap_or("unknown").to_string()
 }
-
-/// Figures by name, registered as they first come up. Label names of a figure are the same each time.
-#[derive(Default)]
-struct Sheet {
-    registry: Registry,
-    counts: BTreeMap<String, IntCounterVec>,
-    seconds: BTreeMap<String, CounterVec>,
-    gauges: BTreeMap<String, GaugeVec>,
-}
-
-type Labels<'a> = &'a [(&'a str, &'a str)];
-
-impl Sheet {
-    fn count(
-        &mut self,
-        name: &str,
-        help: &str,
-        labels: Labels,
-        value: u64,
-    ) -> Result<(), MetricsError> {
-        let family = family(&self.registry, &mut self.counts, name, labels, |names| {
-            IntCounterVec::new(Opts::new(name, help), names)
-        })?;
-        family
-            .get_metric_with_label_values(&values(labels))?
-            .inc_by(value);
-        Ok(())
-    }
-
-    fn seconds(
-        &mut self,
-        name: &str,
-        help: &str,
-        labels: Labels,
-        value: f64,
-    ) -> Result<(), MetricsError> {
-        let family = family(&self.registry, &mut self.seconds, name, labels, |names| {
-            CounterVec::new(Opts::new(name, help), names)
-        })?;
-        family
-            .get_metric_with_label_values(&values(labels))?
-            .inc_by(value);
-        Ok(())
-    }
-
-    fn gauge(
-        &mut self,
-        name: &str,
-        help: &str,
-        labels: Labels,
-        value: f64,
-    ) -> Result<(), MetricsError> {
-        let family = family(&self.registry, &mut self.gauges, name, labels, |names| {
-            GaugeVec::new(Opts::new(name, help), names)
-        })?;
-        family
-            .get_metric_with_label_values(&values(labels))?
-            .set(value);
-        Ok(())
-    }
-}
-
-fn values<'a>(labels: Labels<'a>) -> Vec<&'a str> {
-    labels.iter().map(|(_, value)| *value).collect()
-}
-
-/// The family of that name, made and registered if this is the first time.
-fn family<'a, F: Collector + Clone + 'static>(
-    registry: &Registry,
-    families: &'a mut BTreeMap<String, F>,
-    name: &str,
-    labels: Labels,
-    make: impl FnOnce(&[&str]) -> Result<F, prometheus::Error>,
-) -> Result<&'a F, MetricsError> {
-    use std::collections::btree_map::Entry;
-    match families.entry(name.to_string()) {
-        Entry::Occupied(entry) => Ok(entry.into_mut()),
-        Entry::Vacant(entry) => {
-            let names: Vec<&str> = labels.iter().map(|(name, _)| *name).collect();
-            let family = make(&names)?;
-            registry.register(Box::new(family.clone()))?;
-            Ok(entry.insert(family))
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -148,13 +148,11 @@ fn every_counter_of_the_engine_has_a_name_of_its_own() {
     for (counter, _) in Counters::default().read() {
         from_counter(&mut sheet, ("array", "a"), counter, 1).unwrap();
     }
-    for (name, family) in &sheet.counts {
-        for metric in family.collect() {
-            assert!(
-                !metric.help().contains("engine's own name"),
-                "{name}: add it to from_counter"
-            );
-        }
+    for line in sheet.text().unwrap().lines() {
+        assert!(
+            !line.contains("engine's own name"),
+            "{line}: add it to counters.rs"
+        );
     }
 }
 
