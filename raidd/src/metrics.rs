@@ -9,7 +9,7 @@ mod sheet;
 #[cfg(test)]
 mod tests;
 
-use crate::array_api::{Health, LaneState};
+use crate::array_api::{GpuStatus, Health, LaneState, LaneStatus};
 use crate::control::protocol::DetailView;
 use counters::from_counter;
 pub use sheet::MetricsError;
@@ -170,9 +170,9 @@ fn parity(sheet: &mut Sheet, d: &DetailView) -> Result<(), MetricsError> {
     }
     sheet.gauge(
         "raidd_gpu_unavailable",
-        "1 if the configuration allows GPUs and none can be used.",
+        "1 while the configuration allows GPUs for this array and no GPU lane takes jobs: there is no GPU, or each lane is being opened, lost or stuck.",
         &[array, ("setting", &d.gpu.setting)],
-        f64::from(u8::from(d.gpu.unavailable.is_some())),
+        f64::from(u8::from(no_gpu(&d.gpu))),
     )?;
     for (queue, lane) in d.gpu.lanes.iter().enumerate() {
         let queue = queue.to_string();
@@ -196,8 +196,22 @@ fn parity(sheet: &mut Sheet, d: &DetailView) -> Result<(), MetricsError> {
             &lane_of,
             lane.since as f64,
         )?;
+        sheet.count(
+            "raidd_lane_failed_opens_total",
+            "Times that opening a GPU lane failed.",
+            &lane_of,
+            lane.failed_opens as f64,
+        )?;
     }
     Ok(())
+}
+
+/// Whether the CPU computes all parity although GPUs might.
+fn no_gpu(gpu: &GpuStatus) -> bool {
+    // What is not allowed leaves neither lanes nor a reason.
+    let allowed = !gpu.lanes.is_empty() || gpu.unavailable.is_some();
+    let takes_jobs = |lane: &LaneStatus| lane.state == LaneState::Active;
+    allowed && !gpu.lanes.iter().any(takes_jobs)
 }
 
 /// A snake_case word of the protocol.

@@ -237,6 +237,8 @@ fn states_are_told_with_their_reasons() {
     lanes.faults().no_open.store(false, SeqCst);
     until("opening", || active(&rig));
     assert_eq!(rig.lanes()[0].reason, None);
+    let failed = rig.lanes()[0].failed_opens;
+    assert!(failed > 0, "each attempt is counted");
     lanes.faults().dead.store(true, SeqCst);
     rig.client.write(300, vec![2; 4096], false).expect("write");
     until("the loss", || state(LaneState::Lost));
@@ -244,6 +246,7 @@ fn states_are_told_with_their_reasons() {
     assert!(reason.contains("dead"), "{reason}");
     lanes.faults().dead.store(false, SeqCst);
     until("coming back", || active(&rig));
+    assert_eq!(rig.lanes()[0].failed_opens, failed, "a loss is none");
     rig.stop();
     parity_matches(&geometry, &files);
 }

@@ -253,6 +253,7 @@ mod tests {
             state,
             reason: reason.map(str::to_string),
             since: u64::MAX,
+            failed_opens: 0,
         };
         let gpu = GpuStatus {
             setting: "auto".into(),

@@ -33,6 +33,9 @@ pub struct LaneStatus {
     pub reason: Option<String>,
     /// Since when, in seconds since 1970.
     pub since: u64,
+    /// How often opening it has failed.
+    #[serde(default)]
+    pub failed_opens: u64,
 }
 
 /// The status of one lane, shared between its supervisor and whoever asks.
@@ -47,6 +50,7 @@ impl Shared {
             state: LaneState::Opening,
             reason: None,
             since: now(),
+            failed_opens: 0,
         }))
     }
 
@@ -66,6 +70,13 @@ impl Shared {
         }
         status.state = state;
         status.reason = reason;
+    }
+
+    /// Notes that opening it has failed.
+    pub(super) fn not_opened(&self, reason: String) {
+        self.set(LaneState::Lost, Some(reason));
+        let mut status = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        status.failed_opens += 1;
     }
 }
 

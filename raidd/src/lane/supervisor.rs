@@ -185,7 +185,7 @@ impl Supervisor {
                         );
                         said.clone_from(&reason);
                     }
-                    self.shared.set(LaneState::Lost, Some(reason));
+                    self.shared.not_opened(reason);
                 }
             }
             match self.orders.recv_timeout(pause) {

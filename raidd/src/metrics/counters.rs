@@ -146,7 +146,10 @@ pub(super) fn from_counter(
             value,
         ),
         "lane_losses" => count(
-            ("raidd_lane_losses_total", "Times that a GPU lane failed."),
+            (
+                "raidd_lane_losses_total",
+                "Times that an open GPU lane failed; openings that failed are not among them.",
+            ),
             None,
             value,
         ),

@@ -63,12 +63,14 @@ fn array(name: &str) -> DetailView {
                     state: LaneState::Active,
                     reason: None,
                     since: 1000,
+                    failed_opens: 0,
                 },
                 LaneStatus {
                     device: "GPU 0".into(),
                     state: LaneState::Lost,
                     reason: Some("it is gone".into()),
                     since: 2000,
+                    failed_opens: 3,
                 },
             ],
         },
@@ -203,9 +205,7 @@ fn values_are_those_of_detail() {
 
 #[test]
 fn engines_and_lanes_are_told_apart() {
-    let mut lost = bare();
-    lost.gpu.unavailable = Some("no driver".into());
-    let (samples, _) = parse(&text("0.1.0", &[array("a"), lost]).unwrap());
+    let (samples, _) = parse(&text("0.1.0", &[array("a"), bare()]).unwrap());
     let of = |name: &str, labels: &[&str]| {
         let mut found = samples.iter().filter(|(series, _)| {
             series.starts_with(&format!("{name}{{")) && labels.iter().all(|l| series.contains(l))
@@ -248,8 +248,40 @@ fn engines_and_lanes_are_told_apart() {
         of("raidd_lane_state_timestamp_seconds", &["queue=\"1\""]),
         2000.0
     );
-    assert_eq!(of("raidd_gpu_unavailable", &["array=\"a\""]), 0.0);
-    assert_eq!(of("raidd_gpu_unavailable", &["array=\"bare\""]), 1.0);
+    let opens = "raidd_lane_failed_opens_total";
+    assert_eq!(of(opens, &["queue=\"0\""]), 0.0);
+    assert_eq!(of(opens, &["queue=\"1\""]), 3.0);
+}
+
+/// It was 1 only where no device had been found: while each lane was lost, an alert on it slept.
+#[test]
+fn no_gpu_can_be_used_unless_a_lane_takes_jobs() {
+    let unavailable = |change: &dyn Fn(&mut GpuStatus)| {
+        let mut view = array("a");
+        change(&mut view.gpu);
+        let (samples, _) = parse(&text("0.1.0", &[view]).unwrap());
+        let mut found = samples
+            .iter()
+            .filter(|(series, _)| series.starts_with("raidd_gpu_unavailable{"));
+        let value = *found.next().unwrap().1;
+        assert!(found.next().is_none());
+        value
+    };
+    assert_eq!(unavailable(&|_| ()), 0.0);
+    for state in [LaneState::Opening, LaneState::Lost, LaneState::Stuck] {
+        let all = |gpu: &mut GpuStatus| gpu.lanes.iter_mut().for_each(|lane| lane.state = state);
+        assert_eq!(unavailable(&all), 1.0, "{state:?}");
+    }
+    let none = |gpu: &mut GpuStatus| {
+        gpu.lanes.clear();
+        gpu.unavailable = Some("no driver".into());
+    };
+    assert_eq!(unavailable(&none), 1.0);
+    let off = |gpu: &mut GpuStatus| {
+        gpu.lanes.clear();
+        gpu.setting = "off".into();
+    };
+    assert_eq!(unavailable(&off), 0.0);
 }
 
 #[test]
