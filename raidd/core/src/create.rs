@@ -190,7 +190,7 @@ pub fn data_offset(device_sectors: u64, room: u64, chunk_sectors: u32) -> u64 {
 }
 
 /// Role entries that mdadm makes room for: the block ends at a sector's end.
-fn role_entries(members: usize) -> usize {
+pub(crate) fn role_entries(members: usize) -> usize {
     ((FIXED_BYTES + 2 * members).next_multiple_of(512) - FIXED_BYTES) / 2
 }
 

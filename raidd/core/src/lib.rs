@@ -8,5 +8,6 @@ pub mod foreign;
 pub mod geometry;
 pub mod path;
 pub mod refusal;
+pub mod spare;
 pub mod superblock;
 pub mod units;

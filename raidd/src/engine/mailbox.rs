@@ -12,6 +12,8 @@ use crossbeam_channel::{Receiver, Sender, TrySendError};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use raid_core::path::types::Msg;
 
+use super::files::MemberChange;
+
 struct Bell {
     fd: EventFd,
     sleeping: AtomicBool,
@@ -36,12 +38,14 @@ impl Bell {
 #[derive(Clone)]
 pub struct Postbox {
     sender: Sender<Msg>,
+    changes: Sender<MemberChange>,
     bell: Arc<Bell>,
 }
 
 /// The receiving end, owned by one engine thread.
 pub struct Mailbox {
     receiver: Receiver<Msg>,
+    changes: Receiver<MemberChange>,
     bell: Arc<Bell>,
 }
 
@@ -52,6 +56,8 @@ pub struct Mailbox {
 pub fn mailbox(capacity: usize) -> io::Result<(Postbox, Mailbox)> {
     let fd = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).map_err(io::Error::from)?;
     let (sender, receiver) = crossbeam_channel::bounded(capacity);
+    // A few in the life of an array.
+    let (to_change, changes) = crossbeam_channel::unbounded();
     let bell = Arc::new(Bell {
         fd,
         sleeping: AtomicBool::new(false),
@@ -59,9 +65,14 @@ pub fn mailbox(capacity: usize) -> io::Result<(Postbox, Mailbox)> {
     Ok((
         Postbox {
             sender,
+            changes: to_change,
             bell: bell.clone(),
         },
-        Mailbox { receiver, bell },
+        Mailbox {
+            receiver,
+            changes,
+            bell,
+        },
     ))
 }
 
@@ -83,6 +94,13 @@ impl Postbox {
         self.ring();
     }
 
+    /// Delivers a change of a slot's file. It may overtake messages and be overtaken by them, so that its sender waits for
+    /// the answer where that matters. A receiver that is gone does not answer.
+    pub fn change(&self, change: MemberChange) {
+        let _ = self.changes.send(change);
+        self.ring();
+    }
+
     /// Wakes the receiver without a message.
     pub fn wake(&self) {
         self.bell.wake();
@@ -99,9 +117,14 @@ impl Mailbox {
         self.receiver.try_recv().ok()
     }
 
-    /// Whether no message is there.
+    /// The next change of a slot's file, if there is one.
+    pub fn take_change(&self) -> Option<MemberChange> {
+        self.changes.try_recv().ok()
+    }
+
+    /// Whether neither a message nor a change is there.
     pub fn is_empty(&self) -> bool {
-        self.receiver.is_empty()
+        self.receiver.is_empty() && self.changes.is_empty()
     }
 
     /// Something that wakes the receiver, for whoever has no message for it.
@@ -114,7 +137,7 @@ impl Mailbox {
     pub fn may_sleep(&self) -> bool {
         self.bell.sleeping.store(true, Ordering::Relaxed);
         std::sync::atomic::fence(Ordering::SeqCst);
-        if self.receiver.is_empty() {
+        if self.is_empty() {
             return true;
         }
         self.bell.sleeping.store(false, Ordering::Relaxed);

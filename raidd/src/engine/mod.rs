@@ -9,13 +9,13 @@
 
 mod counters;
 mod errno;
+mod files;
 mod mailbox;
 mod offload;
 mod ring;
 mod work;
 mod workshop;
 
-use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,23 +30,16 @@ use raid_core::path::types::{
 use ublk_frontend::{Event as Arrival, Fetched, Frontend, UBLK_KEY};
 
 use crate::lane::LanePlan;
+use files::Files;
 use offload::Rest;
 use work::range;
 use workshop::Workshop;
 
 pub use counters::Counters;
+pub use files::{EngineMember, MemberChange};
 pub use mailbox::{Mailbox, Postbox, mailbox};
 pub use ring::mark_io_flusher;
 use ring::{Direction, FRONTEND_KEY, MemberRing, WAKE_KEY};
-
-/// A member as an engine sees it.
-#[derive(Clone, Debug)]
-pub struct EngineMember {
-    /// Open for direct I/O.
-    pub file: Arc<File>,
-    /// First byte of its data area.
-    pub data_offset: u64,
-}
 
 /// Everything an engine thread needs besides its frontend.
 pub struct Parts {
@@ -82,7 +75,9 @@ pub struct Engine<F: Frontend> {
     completions: Vec<(u64, i32)>,
     fences: Vec<Event>,
     spans: Vec<BufRange>,
-    expected: Vec<(IoKind, u32)>,
+    files: Files,
+    /// By I/O number: what was asked for, how many bytes, and of which file.
+    expected: Vec<(IoKind, u32, u16)>,
     /// What to answer for a request that succeeds, by tag.
     success: Vec<i32>,
     wake_armed: bool,
@@ -111,7 +106,8 @@ impl<F: Frontend> Engine<F> {
             fences: Vec::with_capacity(512),
             workshop,
             spans: Vec::with_capacity(1024),
-            expected: vec![(IoKind::Flush, 0); parts.core.io_capacity()],
+            files: Files::new(std::mem::take(&mut parts.members)),
+            expected: vec![(IoKind::Flush, 0, 0); parts.core.io_capacity()],
             success: vec![0; usize::from(frontend.depth())],
             wake_armed: false,
             frontend_armed: false,
@@ -240,7 +236,8 @@ impl<F: Frontend> Engine<F> {
                 self.frontend_armed = false;
             } else {
                 let io = key as u32;
-                let (kind, bytes) = self.expected[io as usize];
+                let (kind, bytes, file) = self.expected[io as usize];
+                self.files.ended(file);
                 let result = errno::member_result(kind, bytes, result);
                 self.parts
                     .core
@@ -251,6 +248,9 @@ impl<F: Frontend> Engine<F> {
             }
         }
         self.completions = list;
+        while let Some(change) = self.parts.mailbox.take_change() {
+            self.files.change(change);
+        }
         while let Some(msg) = self.parts.mailbox.take() {
             self.parts.core.event(Event::Msg(msg), &mut self.actions);
         }
@@ -392,7 +392,7 @@ impl<F: Frontend> Engine<F> {
         sectors: u32,
         bufs: &[BufSlice],
     ) {
-        let Some(member) = &self.parts.members[usize::from(slot)] else {
+        let Some((place, member)) = self.files.begin(slot) else {
             let event = Event::IoDone {
                 io,
                 result: Err(MemberError::Gone),
@@ -402,7 +402,7 @@ impl<F: Frontend> Engine<F> {
         };
         let pos = member.data_offset + sector * 512;
         let len = u64::from(sectors) * 512;
-        self.expected[io as usize] = (kind, len.min(u64::from(u32::MAX)) as u32);
+        self.expected[io as usize] = (kind, len.min(u64::from(u32::MAX)) as u32, place);
         let ring = &mut self.ring;
         match kind {
             IoKind::Read => ring.transfer(
