@@ -54,6 +54,12 @@ impl Engine {
         "scalar",
     ];
 
+    /// The names of the engines that this machine can run, fastest first.
+    pub fn names_here() -> Vec<&'static str> {
+        let here = |name: &&&str| Engine::by_name(name).is_some();
+        Engine::NAMES.iter().filter(here).copied().collect()
+    }
+
     /// The fastest engine of this machine.
     pub fn detect() -> Engine {
         Engine::NAMES

@@ -4,8 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use serde::de::{Deserializer, Unexpected, Visitor};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Serialize, Serializer};
 
 /// A size in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -178,88 +177,9 @@ pub fn human_seconds(seconds: u64) -> String {
     }
 }
 
-/// A number or a word in the config file.
-#[derive(Debug, Clone, Copy)]
-pub enum Scalar<'a> {
-    /// A whole number that is not negative.
-    Number(u64),
-    /// Anything else that is one word.
-    Word(&'a str),
-}
-
-/// Reads a scalar and checks it inside the visitor, where the parser still knows key and line. `read` answers `None`
-/// for a scalar of the wrong kind.
-pub fn scalar<'de, D, T>(
-    d: D,
-    expecting: &'static str,
-    read: impl Fn(Scalar<'_>) -> Option<Result<T, String>>,
-) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-{
-    struct ScalarVisitor<F> {
-        expecting: &'static str,
-        read: F,
-    }
-    impl<T, F: Fn(Scalar<'_>) -> Option<Result<T, String>>> Visitor<'_> for ScalarVisitor<F> {
-        type Value = T;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str(self.expecting)
-        }
-        fn visit_u64<E: serde::de::Error>(self, n: u64) -> Result<T, E> {
-            match (self.read)(Scalar::Number(n)) {
-                Some(result) => result.map_err(E::custom),
-                None => Err(E::invalid_type(Unexpected::Unsigned(n), &self)),
-            }
-        }
-        fn visit_str<E: serde::de::Error>(self, word: &str) -> Result<T, E> {
-            match (self.read)(Scalar::Word(word)) {
-                Some(result) => result.map_err(E::custom),
-                None => Err(E::invalid_value(Unexpected::Str(word), &self)),
-            }
-        }
-    }
-    d.deserialize_any(ScalarVisitor { expecting, read })
-}
-
-/// A size with a check of its own.
-pub fn checked_size<'de, D, T>(
-    d: D,
-    check: impl Fn(u64) -> Result<T, String>,
-) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-{
-    scalar(d, "a size such as 64K or 2MiB", |s| {
-        Some(match s {
-            Scalar::Number(n) => check(n),
-            Scalar::Word(word) => parse_size(word, 1)
-                .map_err(|e| e.to_string())
-                .and_then(|b| check(b.0)),
-        })
-    })
-}
-
-impl<'de> Deserialize<'de> for Bytes {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Bytes, D::Error> {
-        checked_size(d, |n| Ok(Bytes(n)))
-    }
-}
-
 impl Serialize for Bytes {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         s.serialize_u64(self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Span, D::Error> {
-        scalar(d, "a duration such as 200ms or 5s", |s| {
-            Some(match s {
-                Scalar::Number(n) => parse_span(&n.to_string()).map_err(|e| e.to_string()),
-                Scalar::Word(word) => parse_span(word).map_err(|e| e.to_string()),
-            })
-        })
     }
 }
 

@@ -1,17 +1,19 @@
 //! `defaults:`, what `create` and `assemble` use unless told otherwise. Checks of one value live in that value's type or in a
 //! function beside it, so that the parser still knows the line when they fail.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use raid_core::geometry::{Level, parse_layout};
 use serde::Deserialize;
 use serde::de::Deserializer;
 
+use super::found::{Found, read};
 use super::parity;
-use super::value::{in_range, number, plain, size};
+use super::value::{size, size_within, whole, whole_numbers};
 use crate::array_api::ArrayOptions;
 use crate::lane::choice::GpuChoice;
-use crate::units::{Bytes, Scalar, Span, checked_size, scalar};
+use crate::units::{Bytes, Span};
 
 /// `defaults:`
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -41,6 +43,7 @@ pub struct Defaults {
     #[serde(deserialize_with = "parity::engine")]
     pub parity_engine: Option<String>,
     /// GPUs that may compute parity.
+    #[serde(deserialize_with = "parity::gpu")]
     pub gpu: GpuChoice,
     /// How many times later than on the CPU a job may end on a GPU.
     #[serde(deserialize_with = "parity::slack")]
@@ -133,36 +136,28 @@ impl Defaults {
 }
 
 fn depth<'de, D: Deserializer<'de>>(d: D) -> Result<u16, D::Error> {
-    number(d, |n| {
-        in_range("depth", n, 1, 4096, plain).map(|n| n as u16)
-    })
+    whole(d, 1..=4096).map(|n| n as u16)
 }
 
 fn max_request<'de, D: Deserializer<'de>>(d: D) -> Result<Bytes, D::Error> {
-    checked_size(d, |n| {
-        let bytes = in_range("max_request", n, 1 << 20, 32 << 20, size)?;
-        if !bytes.is_multiple_of(4096) {
-            return Err("max_request must be a multiple of 4 KiB".into());
+    const WITHIN: RangeInclusive<u64> = 1 << 20..=32 << 20;
+    let wanted = "a multiple of 4 KiB from 1 MiB to 32 MiB";
+    size(d, wanted, |n| {
+        match WITHIN.contains(&n) && n.is_multiple_of(4096) {
+            true => Ok(Bytes(n)),
+            false => Err(format!("{} does not fit: write {wanted}", Bytes(n))),
         }
-        Ok(Bytes(bytes))
     })
 }
 
 fn buffer_memory<'de, D: Deserializer<'de>>(d: D) -> Result<Bytes, D::Error> {
-    checked_size(d, |n| {
-        in_range("buffer_memory", n, 8 << 20, 1 << 40, size).map(Bytes)
-    })
+    size_within(d, 8 << 20..=1 << 40)
 }
 
 fn layout<'de, D: Deserializer<'de>>(d: D) -> Result<String, D::Error> {
-    scalar(d, "the name of a layout", |s| match s {
-        Scalar::Word(name) if parse_layout(Level::Raid6, name).is_some() => {
-            Some(Ok(name.to_string()))
-        }
-        Scalar::Word(name) => Some(Err(format!(
-            "'{name}' is no layout: use left-symmetric or another of mdadm's names"
-        ))),
-        Scalar::Number(_) => None,
+    read(d, |found| match found {
+        Found::Word(name) if parse_layout(Level::Raid6, &name).is_some() => Ok(name),
+        other => Err(other.misfit("left-symmetric or another of mdadm's names of layouts")),
     })
 }
 
@@ -179,18 +174,17 @@ pub fn check_chunk(bytes: u64) -> Result<Chunk, String> {
 
 impl<'de> Deserialize<'de> for Chunk {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Chunk, D::Error> {
-        checked_size(d, check_chunk)
+        size(d, "a power of two from 4K to 64M", check_chunk)
     }
 }
 
 impl<'de> Deserialize<'de> for Queues {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Queues, D::Error> {
-        scalar(d, "a number of queues or auto", |s| match s {
-            Scalar::Number(n) => {
-                Some(in_range("queues", n, 1, 128, plain).map(|n| Queues(Some(n as u16))))
-            }
-            Scalar::Word("auto") => Some(Ok(Queues(None))),
-            Scalar::Word(_) => None,
+        const WITHIN: RangeInclusive<u64> = 1..=128;
+        read(d, |found| match found {
+            Found::Number(n) if WITHIN.contains(&n) => Ok(Queues(Some(n as u16))),
+            Found::Word(word) if word.eq_ignore_ascii_case("auto") => Ok(Queues(None)),
+            other => Err(other.misfit(format_args!("auto, or {}", whole_numbers(&WITHIN)))),
         })
     }
 }

@@ -2,12 +2,13 @@
 //! the line, the key and the remedy. Read once at start; costs nothing afterwards.
 //!
 //! Here: the top of the file, and reading it. `defaults` has the keys of an array, `parity` checks those of the
-//! arithmetic, `value` holds the checks that several keys share, `error` makes messages of what the parser says, `keys`
+//! arithmetic, `found` is what stands behind a key, `value` holds the checks that several keys share, `error` makes messages of what the parser says, `keys`
 //! knows all keys by name. A new key needs a field, its default, a place in `keys`, and a line in `config/raidd.yaml`; a
 //! test compares them.
 
 mod defaults;
 mod error;
+mod found;
 mod keys;
 mod parity;
 #[cfg(test)]
@@ -21,7 +22,7 @@ use serde::de::Deserializer;
 
 pub use defaults::{Chunk, Defaults, Queues, Resync, ZeroCopy, check_chunk};
 pub use error::ConfigError;
-use value::number;
+use found::{Found, read};
 
 /// Read when `--config` is not given, if it exists.
 pub const DEFAULT_PATH: &str = "/etc/raidd/raidd.yaml";
@@ -111,11 +112,12 @@ impl Default for Log {
 }
 
 fn version<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
-    number(d, |n| match n {
-        1 => Ok(VERSION),
-        n => Err(format!(
+    read(d, |found| match found {
+        Found::Number(1) => Ok(VERSION),
+        Found::Number(n) => Err(format!(
             "version {n} is not known to this program; it reads version {VERSION}"
         )),
+        other => Err(other.misfit(VERSION)),
     })
 }
 
