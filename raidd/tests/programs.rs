@@ -29,6 +29,23 @@ fn a_wrong_config_names_file_line_key_and_remedy() {
             "log.level: 'raidd=loud' is no filter",
         ),
         ("defaults:\n\tchunk: 64K\n", ":2: "),
+        // Once the daemon started with it, and no array could be made.
+        (
+            "defaults:\n  parity_engine: avx9\n",
+            ":2: defaults.parity_engine: 'avx9' does not fit; write auto, or an engine of this CPU: ",
+        ),
+        (
+            "defaults:\n  parity_engine: ''\n",
+            ":2: defaults.parity_engine: '' does not fit; write auto, or an engine of this CPU: ",
+        ),
+        (
+            "defaults:\n  gpu_slack: 1.5\n",
+            ":2: defaults.gpu_slack: 1.5 does not fit; write a whole number from 1 to 1000",
+        ),
+        (
+            "defaults:\n  gpu:\n",
+            ":2: defaults.gpu: is empty; write auto, off, a number or a UUID",
+        ),
     ];
     for (yaml, wanted) in cases {
         std::fs::write(&config, yaml).unwrap();

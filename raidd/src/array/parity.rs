@@ -83,9 +83,9 @@ impl ParitySetup {
     pub fn new(options: &ArrayOptions, parity: bool) -> Result<ParitySetup, StartError> {
         let calibration = match &options.parity_engine {
             Some(name) => Arc::new(Calibration::pinned_by_name(name).ok_or_else(|| {
-                let known = Engine::NAMES.join(", ");
+                let here = Engine::names_here().join(", ");
                 StartError::Unsupported(format!(
-                    "this machine has no parity engine {name:?}; known: {known}"
+                    "this CPU cannot run the parity engine {name:?}; it can run {here}"
                 ))
             })?),
             None if parity => measured(),

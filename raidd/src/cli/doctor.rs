@@ -7,6 +7,7 @@ use clap::Args;
 use super::exit;
 use super::show;
 use crate::config::{self, Config};
+use crate::doctor::facts::ConfigFault;
 use crate::doctor::{self, Finding, Status, gather};
 
 /// `raidctl doctor`
@@ -21,7 +22,13 @@ pub struct Doctor {
 pub fn run(args: &Doctor, json: bool) -> exit::Outcome {
     let (config, error) = match config::load(args.config.as_deref()) {
         Ok(config) => (config, None),
-        Err(error) => (Config::default(), Some(error.to_string())),
+        Err(error) => {
+            let fault = ConfigFault {
+                problem: error.problem(),
+                remedy: error.remedy().into(),
+            };
+            (Config::default(), Some(fault))
+        }
     };
     let facts = gather::gather(&config, error);
     let findings = doctor::examine(&facts);

@@ -10,7 +10,7 @@ use serde::de::Deserializer;
 
 use super::found::{Found, read};
 use super::parity;
-use super::value::{size, size_within, whole, whole_numbers};
+use super::value::{one_of, size, size_within, whole, whole_numbers};
 use crate::array_api::ArrayOptions;
 use crate::lane::choice::GpuChoice;
 use crate::units::{Bytes, Span};
@@ -66,8 +66,7 @@ pub struct Resync {
 }
 
 /// `zero_copy:`
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ZeroCopy {
     /// Where the kernel can.
     Auto,
@@ -175,6 +174,12 @@ pub fn check_chunk(bytes: u64) -> Result<Chunk, String> {
 impl<'de> Deserialize<'de> for Chunk {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Chunk, D::Error> {
         size(d, "a power of two from 4K to 64M", check_chunk)
+    }
+}
+
+impl<'de> Deserialize<'de> for ZeroCopy {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<ZeroCopy, D::Error> {
+        one_of(d, &[("auto", ZeroCopy::Auto), ("off", ZeroCopy::Off)])
     }
 }
 

@@ -23,6 +23,7 @@ use serde::de::Deserializer;
 pub use defaults::{Chunk, Defaults, Queues, Resync, ZeroCopy, check_chunk};
 pub use error::ConfigError;
 use found::{Found, read};
+use value::one_of;
 
 /// Read when `--config` is not given, if it exists.
 pub const DEFAULT_PATH: &str = "/etc/raidd/raidd.yaml";
@@ -71,8 +72,7 @@ pub struct Log {
 }
 
 /// How log lines look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people and the journal.
     Text,
@@ -111,6 +111,12 @@ impl Default for Log {
     }
 }
 
+impl<'de> Deserialize<'de> for LogFormat {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<LogFormat, D::Error> {
+        one_of(d, &[("text", LogFormat::Text), ("json", LogFormat::Json)])
+    }
+}
+
 fn version<'de, D: Deserializer<'de>>(d: D) -> Result<u32, D::Error> {
     read(d, |found| match found {
         Found::Number(1) => Ok(VERSION),
@@ -131,8 +137,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
     if only_comments {
         return Ok(Config::default());
     }
-    let config: Config =
-        serde_yaml::from_str(text).map_err(|error| error::wrong(path, text, &error))?;
+    let config: Config = serde_yaml::from_str(text).map_err(|e| error::wrong(path, text, &e))?;
     let ceiling = config.defaults.resync.ceiling;
     if let Some(ceiling) = ceiling.filter(|c| *c < config.defaults.resync.floor) {
         return Err(ConfigError::Wrong {
@@ -142,7 +147,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
                 "defaults.resync.ceiling: {ceiling} is below the floor of {}",
                 config.defaults.resync.floor
             ),
-            remedy: "; raise the ceiling or lower the floor".into(),
+            remedy: "raise the ceiling or lower the floor".into(),
         });
     }
     Ok(config)
@@ -150,12 +155,13 @@ pub fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
 
 /// Reads the file at `path`; without one the default file if it exists, else the defaults.
 pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
-    let (path, required) = path.map_or((Path::new(DEFAULT_PATH), false), |p| (p, true));
+    let (path, named) = path.map_or((Path::new(DEFAULT_PATH), false), |p| (p, true));
     match std::fs::read_to_string(path) {
         Ok(text) => parse(path, &text),
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound && !required => Ok(Config::default()),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound && !named => Ok(Config::default()),
         Err(source) => Err(ConfigError::Read {
             path: path.into(),
+            named,
             source,
         }),
     }

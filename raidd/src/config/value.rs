@@ -24,6 +24,23 @@ pub(super) fn whole_numbers(within: &RangeInclusive<u64>) -> String {
     format!("a whole number from {} to {}", within.start(), within.end())
 }
 
+/// One of a few words, in any case.
+pub(super) fn one_of<'de, D: Deserializer<'de>, T: Copy>(
+    d: D,
+    words: &[(&str, T)],
+) -> Result<T, D::Error> {
+    read(d, |found| {
+        let same = |word: &str| matches!(&found, Found::Word(w) if w.eq_ignore_ascii_case(word));
+        match words.iter().find(|(word, _)| same(word)) {
+            Some((_, value)) => Ok(*value),
+            None => {
+                let all: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+                Err(found.misfit(all.join(" or ")))
+            }
+        }
+    })
+}
+
 /// A size with a check of its own. `wanted` says in words what fits.
 pub(super) fn size<'de, D, T>(
     d: D,

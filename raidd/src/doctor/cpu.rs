@@ -11,12 +11,6 @@ pub(super) fn judge(cpu: &Cpu) -> Vec<Finding> {
     let mut findings = vec![Finding::ok("CPU", format!("{}: {features}", cpu.model))];
     let check = "parity on the CPU";
     findings.push(match (&cpu.pinned, cpu.engines.first()) {
-        (Some(pinned), _) if !cpu.engines.contains(pinned) => Finding::new(
-            Status::Fail,
-            check,
-            format!("parity_engine: {pinned} does not run on this CPU"),
-            format!("parity_engine: auto, or one of {}", cpu.engines.join(", ")),
-        ),
         (Some(pinned), Some(best)) if pinned != best => Finding::new(
             Status::Warn,
             check,
@@ -55,7 +49,6 @@ mod tests {
         assert_eq!(status(all, None), Status::Ok);
         assert_eq!(status(all, Some("avx2")), Status::Ok);
         assert_eq!(status(all, Some("scalar")), Status::Warn);
-        assert_eq!(status(all, Some("avx512")), Status::Fail);
         assert_eq!(status(&["swar", "scalar"], None), Status::Warn);
     }
 }

@@ -8,7 +8,7 @@ use parity_kernels::cuda::{DeviceInfo, Unavailable};
 #[derive(Debug, Clone)]
 pub struct Facts {
     /// Why the configuration file cannot be used.
-    pub config_error: Option<String>,
+    pub config_error: Option<ConfigFault>,
     /// As `uname -r` gives it.
     pub kernel_release: String,
     /// The block driver.
@@ -21,6 +21,15 @@ pub struct Facts {
     pub memory: Memory,
     /// The other implementation.
     pub md: Md,
+}
+
+/// What is wrong with the configuration file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigFault {
+    /// File, line, key and what is wrong.
+    pub problem: String,
+    /// What to do about it.
+    pub remedy: String,
 }
 
 /// The ublk driver and io_uring.
@@ -60,7 +69,7 @@ pub struct Cpu {
     pub features: Vec<String>,
     /// Engines that run on it, fastest first.
     pub engines: Vec<String>,
-    /// `parity_engine:` if it names one.
+    /// `parity_engine:` if it names one; one that does not run here is a fault of the configuration.
     pub pinned: Option<String>,
     /// What will be used for what, as `operation: engine`.
     pub chosen: Vec<String>,

@@ -11,7 +11,9 @@ use parity_kernels::offload::Opener;
 use parity_kernels::{Arena, Engine};
 use ublk_frontend::{Features, UblkError};
 
-use super::facts::{Cpu, Cuda, Driver, Facts, Gpu, Gpus, Md, Memory, Pci, Ublk, Wanted};
+use super::facts::{
+    ConfigFault, Cpu, Cuda, Driver, Facts, Gpu, Gpus, Md, Memory, Pci, Ublk, Wanted,
+};
 use crate::config::{Config, ZeroCopy};
 use crate::guard::Guard;
 use crate::lane::choice::GpuChoice;
@@ -24,7 +26,7 @@ pub struct Tree {
 }
 
 /// Looks at this machine. `config_error` says why `config` is not what the file says.
-pub fn gather(config: &Config, config_error: Option<String>) -> Facts {
+pub fn gather(config: &Config, config_error: Option<ConfigFault>) -> Facts {
     let tree = Tree::new("/");
     let release = tree.kernel_release();
     Facts {
@@ -249,11 +251,7 @@ fn cpu(tree: &Tree, pinned: Option<&str>) -> Cpu {
     Cpu {
         model,
         features,
-        engines: Engine::NAMES
-            .iter()
-            .filter(|name| Engine::by_name(name).is_some())
-            .map(|name| name.to_string())
-            .collect(),
+        engines: Engine::names_here().into_iter().map(Into::into).collect(),
         pinned: pinned.map(str::to_string),
         chosen: Op::ALL.iter().map(|op| chosen(&calibration, *op)).collect(),
     }

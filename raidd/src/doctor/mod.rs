@@ -84,12 +84,12 @@ impl Finding {
 /// Judges everything.
 pub fn examine(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
-    if let Some(error) = &facts.config_error {
+    if let Some(fault) = &facts.config_error {
         findings.push(Finding::new(
             Status::Fail,
             "configuration",
-            error,
-            "correct the file; what follows is judged by the defaults",
+            format!("{}; what follows is judged by the defaults", fault.problem),
+            &fault.remedy,
         ));
     }
     findings.extend(kernels::judge(&facts.kernel_release));

@@ -233,7 +233,12 @@ fn a_narrow_link_is_a_warning() {
 #[test]
 fn a_bad_configuration_fails_and_the_rest_is_still_judged() {
     let mut facts = good();
-    facts.config_error = Some("raidd.yaml:2: unknown key".into());
+    facts.config_error = Some(ConfigFault {
+        problem: "raidd.yaml:2: unknown key".into(),
+        remedy: "remove it".into(),
+    });
     let findings = examine(&facts);
     assert!(!passes(&findings) && findings.len() > 5);
+    assert!(findings[0].found.starts_with("raidd.yaml:2: unknown key;"));
+    assert_eq!(findings[0].fix, "remove it");
 }
