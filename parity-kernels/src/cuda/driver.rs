@@ -18,6 +18,9 @@ use crate::offload::LaneError;
 /// The oldest driver that loads our PTX: CUDA 12.0, R525.
 pub(crate) const LEAST_DRIVER: i32 = 12000;
 
+/// What the driver's library is called on every Linux.
+const LIBRARY: &CStr = c"libcuda.so.1";
+
 const PTX: &str = include_str!("../../ptx/parity.ptx");
 
 /// The driver's own name for a result.
@@ -107,6 +110,38 @@ fn is_fault(code: sys::CUresult) -> bool {
     )
 }
 
+/// What the dynamic linker says when asked for the driver's library, which has not been loaded.
+fn why_not_loaded() -> String {
+    // SAFETY: a zero-terminated name. Should the library load this time, its initialisers are NVIDIA's; it stays.
+    let library = unsafe { libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    if !library.is_null() {
+        return "it was loaded only at the second attempt".into();
+    }
+    // SAFETY: no arguments; the text is this thread's until its next call of the linker.
+    let text = unsafe { libc::dlerror() };
+    if text.is_null() {
+        return "the dynamic linker gives no reason".into();
+    }
+    // SAFETY: zero-terminated, see above.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_string_lossy().replace('\n', " ")
+}
+
+/// Whether the library is missing, or is there and bad: half installed, for another architecture, without something that it
+/// needs.
+fn not_loaded(linker: &str) -> Unavailable {
+    let library = LIBRARY.to_string_lossy();
+    let missing = linker.strip_prefix(&*library).is_some_and(|rest| {
+        rest.starts_with(": cannot open shared object file: No such file or directory")
+    });
+    match missing {
+        true => Unavailable::NoDriver,
+        false => Unavailable::Damaged {
+            what: format!("is there but cannot be loaded: {linker}"),
+        },
+    }
+}
+
 /// Load the driver, once. Answers its version, as 12000 for 12.0.
 ///
 /// # Errors
@@ -114,11 +149,11 @@ fn is_fault(code: sys::CUresult) -> bool {
 pub(crate) fn load() -> Result<i32, Unavailable> {
     // SAFETY: opens and closes libcuda.so; its initialisers are NVIDIA's, and run in every CUDA program.
     if !unsafe { sys::is_culib_present() } {
-        return Err(Unavailable::NoDriver);
+        return Err(not_loaded(&why_not_loaded()));
     }
     if let Some(name) = missing() {
-        return Err(Unavailable::Failed {
-            what: format!("its library lacks {name}; install the driver again"),
+        return Err(Unavailable::Damaged {
+            what: format!("lacks {name}"),
         });
     }
     let mut version = 0;
@@ -250,7 +285,7 @@ impl Context {
         let code = unsafe { sys::cuCtxCreate_v2(&mut raw, flags, info.ordinal as i32) };
         check("making a context", code).map_err(|mut error| {
             if is_fault(code) {
-                error.what += "; a kernel has faulted, and the driver does no more work in this process: restart it";
+                error.what += "; a GPU program has faulted, and the driver does no more work in this process: restart it";
             }
             error
         })?;
@@ -271,7 +306,7 @@ impl Context {
         let text = CString::new(PTX).expect("PTX is text");
         let mut module = ptr::null_mut();
         // SAFETY: a zero-terminated text; `module` outlives the call. The module is unloaded with the context.
-        check("loading the kernels", unsafe {
+        check("loading the GPU programs", unsafe {
             sys::cuModuleLoadData(&mut module, text.as_ptr().cast())
         })?;
         let mut kernels = [ptr::null_mut(); 5];
@@ -284,13 +319,13 @@ impl Context {
         ];
         for (kernel, name) in kernels.iter_mut().zip(names) {
             // SAFETY: the module was just loaded; `kernel` outlives the call.
-            check("finding a kernel", unsafe {
+            check("finding a GPU program", unsafe {
                 sys::cuModuleGetFunction(kernel, module, name.as_ptr())
             })?;
             let mut registers = 0;
             // Asking makes the driver load the code now. Later it might wait for a kernel that never ends.
             // SAFETY: a function of the module; `registers` outlives the call.
-            check("loading a kernel", unsafe {
+            check("loading a GPU program", unsafe {
                 sys::cuFuncGetAttribute(
                     &mut registers,
                     sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_NUM_REGS,
@@ -445,7 +480,7 @@ impl Stream {
         let _here = self.context.enter()?;
         let function = self.context.kernels[kernel as usize];
         // SAFETY: by the caller's promise; the driver copies the arguments before it returns.
-        self.context.check("starting a kernel", unsafe {
+        self.context.check("starting a GPU program", unsafe {
             sys::cuLaunchKernel(
                 function,
                 blocks,
@@ -575,6 +610,26 @@ impl Drop for Event {
 
 #[cfg(test)]
 mod tests {
+    use super::{Unavailable, not_loaded};
+
+    /// A library that was there and broken was called not installed, and nothing was said to be wrong.
+    #[test]
+    fn a_library_that_does_not_load_is_not_a_missing_one() {
+        let missing = "libcuda.so.1: cannot open shared object file: No such file or directory";
+        assert_eq!(not_loaded(missing), Unavailable::NoDriver);
+        for broken in [
+            "/x/libcuda.so.1: file too short",
+            "/x/libcuda.so.1: invalid ELF header",
+            "libcuda.so.1: wrong ELF class: ELFCLASS32",
+            "libcuda.so.1: cannot open shared object file: Permission denied",
+            "libnvidia-x.so.1: cannot open shared object file: No such file or directory",
+        ] {
+            let text = not_loaded(broken).to_string();
+            let end = format!("libcuda.so.1 is there but cannot be loaded: {broken}");
+            assert!(text.ends_with(&end), "{text}");
+        }
+    }
+
     /// The bindings panic at a call that the library lacks, so the list that is looked up before must be whole.
     #[test]
     fn every_call_is_looked_up() {

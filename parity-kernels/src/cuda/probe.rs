@@ -24,7 +24,15 @@ pub struct DeviceInfo {
     pub compute: (u32, u32),
 }
 
+/// The least compute capability that our kernels are made for: Volta's.
+pub const LEAST_COMPUTE: (u32, u32) = (7, 0);
+
 impl DeviceInfo {
+    /// Whether our kernels can run on it.
+    pub fn fits(&self) -> bool {
+        self.compute >= LEAST_COMPUTE
+    }
+
     /// The uuid as `nvidia-smi` writes it: `GPU-` and five groups of hex digits.
     pub fn uuid_text(&self) -> String {
         let hex: String = self.uuid.iter().map(|b| format!("{b:02x}")).collect();
@@ -44,6 +52,11 @@ impl DeviceInfo {
 pub enum Unavailable {
     /// There is no libcuda.
     NoDriver,
+    /// The library of the driver is there, and not as it should be.
+    Damaged {
+        /// What is wrong with it, as the rest of a sentence about it.
+        what: String,
+    },
     /// The driver is older than our kernels need.
     TooOld {
         /// As the driver says, 11040 for 11.4.
@@ -56,6 +69,15 @@ pub enum Unavailable {
         /// What it says.
         what: String,
     },
+    /// Our kernels run on none of the devices, or not on the one that was asked for.
+    TooWeak {
+        /// Its number.
+        ordinal: u32,
+        /// The maker's name for it.
+        name: String,
+        /// Compute capability, major and minor.
+        compute: (u32, u32),
+    },
     /// The device that was asked for is not there.
     NoSuchDevice {
         /// As asked for.
@@ -66,6 +88,14 @@ pub enum Unavailable {
 }
 
 impl Unavailable {
+    fn too_weak(device: &DeviceInfo) -> Unavailable {
+        Unavailable::TooWeak {
+            ordinal: device.ordinal,
+            name: device.name.clone(),
+            compute: device.compute,
+        }
+    }
+
     pub(crate) fn failed(error: LaneError) -> Unavailable {
         Unavailable::Failed { what: error.what }
     }
@@ -77,9 +107,20 @@ impl fmt::Display for Unavailable {
             Unavailable::NoDriver => {
                 write!(f, "no CUDA driver (libcuda.so.1) is installed")
             }
+            Unavailable::Damaged { what } => {
+                write!(f, "the CUDA driver's library libcuda.so.1 {what}")
+            }
+            Unavailable::TooWeak {
+                ordinal,
+                name,
+                compute: (major, minor),
+            } => write!(
+                f,
+                "GPU {ordinal} ({name}) has compute capability {major}.{minor}, and parity needs Volta (7.0) or later"
+            ),
             Unavailable::TooOld { version } => write!(
                 f,
-                "the CUDA driver speaks CUDA {}.{}, and 12.0 is the least (NVIDIA driver R525); update the driver",
+                "the CUDA driver speaks CUDA {}.{}, and 12.0 is the least (NVIDIA driver R525)",
                 version / 1000,
                 version % 1000 / 10
             ),
@@ -129,7 +170,7 @@ pub fn probe() -> Result<Probe, Unavailable> {
 /// Which devices are wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
-    /// All there are.
+    /// All that our kernels run on.
     Auto,
     /// These, each by number or by uuid (`GPU-…`, a unique beginning of it suffices).
     Devices(Vec<String>),
@@ -139,10 +180,17 @@ impl Selection {
     /// The devices of `present` that are wanted, in the order in which they are wanted.
     ///
     /// # Errors
-    /// [`Unavailable::NoSuchDevice`] for the first that is not there or not unique.
+    /// [`Unavailable::NoSuchDevice`] for the first that is not there or not unique, [`Unavailable::TooWeak`] for the first
+    /// that our kernels do not run on; with [`Selection::Auto`] only if they run on none.
     pub fn choose(&self, present: &[DeviceInfo]) -> Result<Vec<DeviceInfo>, Unavailable> {
         let wanted = match self {
-            Selection::Auto => return Ok(present.to_vec()),
+            Selection::Auto => {
+                let fit: Vec<DeviceInfo> = present.iter().filter(|d| d.fits()).cloned().collect();
+                return match present.first().filter(|_| fit.is_empty()) {
+                    Some(weak) => Err(Unavailable::too_weak(weak)),
+                    None => Ok(fit),
+                };
+            }
             Selection::Devices(wanted) => wanted,
         };
         let mut chosen: Vec<DeviceInfo> = Vec::new();
@@ -165,6 +213,9 @@ impl Selection {
                         .collect(),
                 });
             };
+            if !device.fits() {
+                return Err(Unavailable::too_weak(device));
+            }
             if !chosen.contains(device) {
                 chosen.push(device.clone());
             }
@@ -219,11 +270,29 @@ mod tests {
     }
 
     #[test]
-    fn an_old_driver_is_named_with_what_to_do() {
+    fn an_old_driver_is_named_with_what_is_the_least() {
         let text = Unavailable::TooOld { version: 11040 }.to_string();
         assert!(
             text.contains("CUDA 11.4") && text.contains("R525"),
             "{text}"
         );
+    }
+
+    /// A Pascal card was chosen, and its owner told what the driver says of code that it cannot compile.
+    #[test]
+    fn devices_before_volta_are_not_chosen() {
+        let (mut old, new) = (device(0, 0x10), device(1, 0xa0));
+        old.compute = (6, 1);
+        let auto = |present: &[DeviceInfo]| Selection::Auto.choose(present);
+        assert_eq!(auto(&[old.clone(), new.clone()]), Ok(vec![new.clone()]));
+        assert_eq!(auto(&[]), Ok(vec![]));
+        let alone = auto(std::slice::from_ref(&old)).expect_err("it is too weak");
+        let named = Selection::Devices(vec!["0".into()]).choose(&[old, new]);
+        for error in [alone, named.expect_err("so it is by name")] {
+            assert_eq!(
+                error.to_string(),
+                "GPU 0 (Card) has compute capability 6.1, and parity needs Volta (7.0) or later"
+            );
+        }
     }
 }

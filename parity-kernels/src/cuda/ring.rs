@@ -312,7 +312,7 @@ impl Ring {
         self.asked = Instant::now();
         let gone = match self.stream.idle() {
             // It may have ended between our look at the answers and now, but not with this job undone.
-            Ok(true) => LaneError::new("the kernel has ended with work undone"),
+            Ok(true) => LaneError::new("the GPU program has ended with work undone"),
             Ok(false) if waited > LOST => {
                 LaneError::new(format!("the device has not answered for {waited:.1?}"))
             }
@@ -429,7 +429,7 @@ impl Ring {
         let start = Instant::now();
         while !self.stream.idle()? {
             if start.elapsed() > Duration::from_secs(1) {
-                return Err(LaneError::new("the kernel does not end"));
+                return Err(LaneError::new("the GPU program does not end"));
             }
             std::thread::sleep(Duration::from_micros(50));
         }

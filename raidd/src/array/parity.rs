@@ -5,8 +5,10 @@ use std::sync::{Arc, OnceLock};
 
 use parity_kernels::Engine;
 use parity_kernels::calibrate::{Calibration, Op};
+use parity_kernels::cuda::Unavailable;
 
 use crate::array_api::{ArrayOptions, GpuStatus, ParityChoice, StartError};
+use crate::doctor::{self, Status, gather};
 use crate::lane::choice::GpuChoice;
 use crate::lane::cost::Policy;
 use crate::lane::spread::{kernel_distance, node_of_cpu, spread};
@@ -113,14 +115,7 @@ impl ParitySetup {
         let devices = match gpu::devices(&self.gpu) {
             Ok(devices) => devices,
             Err(why) => {
-                // With `auto` a machine without a GPU is as it should be.
-                match self.gpu {
-                    GpuChoice::Auto => tracing::info!("no GPU computes parity: {why}"),
-                    _ => tracing::warn!(
-                        "no GPU computes parity, although the configuration asks for {}: {why}",
-                        self.gpu
-                    ),
-                }
+                self.tell_absence(&why);
                 self.unavailable = Some(why.to_string());
                 return;
             }
@@ -137,6 +132,25 @@ impl ParitySetup {
                 Some(LanePlan::new(opener, self.calibration.clone(), self.policy))
             })
             .collect();
+    }
+
+    /// As the doctor would, and as loud.
+    fn tell_absence(&self, why: &Unavailable) {
+        let named = self.gpu != GpuChoice::Auto;
+        let card = !gather::Tree::new("/").nvidia_cards().is_empty();
+        match (doctor::advice(why, named, card), named) {
+            // A machine without a GPU is as it should be.
+            ((Status::None | Status::Ok, _), _) => {
+                tracing::info!("no GPU computes parity, the CPU does: {why}");
+            }
+            ((_, fix), false) => {
+                tracing::warn!("no GPU computes parity, the CPU does: {why}; {fix}");
+            }
+            ((_, fix), true) => tracing::warn!(
+                "no GPU computes parity, the CPU does, although the configuration asks for gpu: {}: {why}; {fix}",
+                self.gpu
+            ),
+        }
     }
 
     /// For `detail`.

@@ -25,58 +25,93 @@ pub(super) fn judge(gpus: &Gpus) -> Vec<Finding> {
 }
 
 /// How bad it is that a GPU cannot be used.
-fn severity(gpus: &Gpus, for_auto: Status) -> Status {
-    match gpus.wanted {
-        Wanted::These(_) => Status::Fail,
-        _ => for_auto,
+fn severity(named: bool, for_auto: Status) -> Status {
+    match named {
+        true => Status::Fail,
+        false => for_auto,
+    }
+}
+
+/// How bad it is that there is no GPU to use, and what to do about it, one thing. `named`: somebody asked for a certain one;
+/// `card`: there is a card of NVIDIA's in the machine. For the doctor, the daemon's log and the benchmark alike.
+pub fn advice(why: &Unavailable, named: bool, card: bool) -> (Status, &'static str) {
+    let (for_auto, fix) = match why {
+        Unavailable::NoDriver if card => (
+            Status::Warn,
+            "install NVIDIA's driver, R525 or newer, with its CUDA library (libcuda1 on Debian)",
+        ),
+        Unavailable::NoDriver if named => (
+            Status::Fail,
+            "put in an NVIDIA card and install its driver, R525 or newer",
+        ),
+        Unavailable::NoDevice if card => (
+            Status::Warn,
+            "see dmesg for NVRM, whether the nodes /dev/nvidia* are there, and that CUDA_VISIBLE_DEVICES does not hide it",
+        ),
+        Unavailable::NoDevice if named => (
+            Status::Fail,
+            "see whether lspci shows the card, and that CUDA_VISIBLE_DEVICES does not hide it",
+        ),
+        Unavailable::NoDriver | Unavailable::NoDevice => {
+            (Status::None, "nothing, unless a GPU should be there")
+        }
+        Unavailable::Damaged { .. } => (
+            Status::Warn,
+            "install NVIDIA's driver again as a whole, R525 or newer, for 64 bits",
+        ),
+        Unavailable::TooOld { .. } => (Status::Warn, "install NVIDIA's driver R525 or newer"),
+        // One half was updated, and the other is still loaded.
+        Unavailable::Failed { what } if what.contains("MISMATCH") => (
+            Status::Warn,
+            "start the machine again: the driver's library and its kernel module are of different versions",
+        ),
+        Unavailable::Failed { .. } => (Status::Warn, "see what nvidia-smi and dmesg (NVRM) say"),
+        Unavailable::TooWeak { .. } if named => {
+            (Status::Fail, "name a card of Volta (7.0) or later")
+        }
+        Unavailable::TooWeak { .. } => (
+            Status::None,
+            "nothing, or put in a card of Volta (7.0) or later",
+        ),
+        Unavailable::NoSuchDevice { .. } => (Status::Fail, "correct gpu: in the configuration"),
+    };
+    (severity(named, for_auto), fix)
+}
+
+/// What to do about a device on which no lane opens, by what the driver said.
+pub fn lane_advice(error: &str) -> &'static str {
+    let short = error.to_lowercase().replace('_', " ");
+    if short.contains("out of memory") {
+        "end other programs on it (nvidia-smi lists them), or choose another GPU with gpu: in the configuration"
+    } else {
+        "see what nvidia-smi and dmesg (NVRM) say"
     }
 }
 
 fn absent(gpus: &Gpus, why: &Unavailable) -> Finding {
-    let there = !gpus.cards.is_empty();
-    let cards = || format!("; there is a card of NVIDIA's at {}", gpus.cards.join(", "));
-    let module = || {
-        let version = gpus.module_version.as_ref();
-        version.map_or(String::new(), |v| format!(" (NVIDIA driver {v})"))
-    };
-    let (for_auto, found, fix) = match why {
-        Unavailable::NoDriver if there => (
-            Status::Warn,
-            format!("{why}{}", cards()),
-            "install NVIDIA's driver, R525 or newer, with its CUDA library (libcuda1 on Debian)",
-        ),
-        Unavailable::NoDriver => (
-            Status::None,
-            format!("{why}, and no card of NVIDIA's is seen"),
-            "nothing, unless a GPU should be there",
-        ),
-        Unavailable::TooOld { .. } => (
-            Status::Warn,
-            format!("{why}{}", module()),
-            "install NVIDIA's driver R525 or newer",
-        ),
-        Unavailable::NoDevice if there => (
-            Status::Warn,
-            format!("{why}{}{}", module(), cards()),
-            "see dmesg for NVRM, whether the nodes /dev/nvidia* are there, and that CUDA_VISIBLE_DEVICES does not hide it",
-        ),
-        Unavailable::NoDevice => (
-            Status::None,
-            why.to_string(),
-            "nothing, unless a GPU should be there",
-        ),
-        Unavailable::Failed { .. } => (
-            Status::Warn,
-            format!("{why}{}", module()),
-            "see what nvidia-smi and dmesg (NVRM) say",
-        ),
-        Unavailable::NoSuchDevice { .. } => (
-            Status::Fail,
-            why.to_string(),
-            "correct gpu: in the configuration",
-        ),
-    };
-    let status = severity(gpus, for_auto);
+    let (named, card) = (
+        matches!(gpus.wanted, Wanted::These(_)),
+        !gpus.cards.is_empty(),
+    );
+    let mut found = why.to_string();
+    let module = gpus.module_version.as_ref().filter(|_| {
+        use Unavailable::{Damaged, Failed, NoDevice, TooOld};
+        matches!(
+            why,
+            TooOld { .. } | NoDevice | Failed { .. } | Damaged { .. }
+        )
+    });
+    if let Some(version) = module {
+        found += &format!(" (NVIDIA driver {version})");
+    }
+    match why {
+        Unavailable::NoDriver | Unavailable::NoDevice if card => {
+            found += &format!("; there is a card of NVIDIA's at {}", gpus.cards.join(", "));
+        }
+        Unavailable::NoDriver => found += ", and no card of NVIDIA's is seen",
+        _ => {}
+    }
+    let (status, fix) = advice(why, named, card);
     let fix = match status {
         Status::Fail => format!("{fix}; or gpu: auto in the configuration"),
         _ => fix.to_string(),
@@ -134,24 +169,25 @@ fn one(gpus: &Gpus, gpu: &Gpu, used: bool) -> Vec<Finding> {
         found += &format!(", NUMA node {numa}");
     }
     if !used {
-        found += "; not chosen by the configuration";
+        let (major, minor) = info.compute;
+        found += &match info.fits() {
+            true => "; not chosen by the configuration".into(),
+            false => format!(
+                "; not used: its compute capability is {major}.{minor}, and parity needs Volta (7.0) or later"
+            ),
+        };
         return vec![Finding::new(Status::None, check, found, "")];
     }
     let mut findings = Vec::new();
     match &gpu.opens {
         Some(Err(error)) => {
-            let short = error.to_lowercase();
-            let fix = if short.contains("out of memory") || short.contains("out_of_memory") {
-                "end other programs on it (nvidia-smi lists them), or choose another GPU with gpu:"
-            } else {
-                "see what nvidia-smi and dmesg (NVRM) say"
-            };
-            let status = severity(gpus, Status::Warn);
+            let named = matches!(gpus.wanted, Wanted::These(_));
+            let status = severity(named, Status::Warn);
             findings.push(Finding::new(
                 status,
                 check.clone(),
                 format!("{found}; it cannot be used: {error}; {ON_CPU}"),
-                fix,
+                lane_advice(error),
             ));
         }
         _ => findings.push(Finding::ok(

@@ -18,6 +18,7 @@ mod ublk;
 use serde::Serialize;
 
 pub use facts::Facts;
+pub use gpu::{advice, lane_advice};
 
 /// How a check came out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -86,8 +86,16 @@ fn gpu_trouble(change: impl Fn(&mut Gpus)) -> [Finding; 2] {
     })
 }
 
-/// One line that says where parity runs, and what to do.
+/// One line that says where parity runs, and what to do, which is something where something has failed.
 fn is_clear(finding: &Finding) {
+    if finding.status == Status::Fail {
+        assert!(!finding.fix.starts_with("nothing"), "{finding:?}");
+        assert!(finding.fix.ends_with("in the configuration"), "{finding:?}");
+    }
+    // What is wrong is told in one column, what to do in the other.
+    for word in ["install N", "install the", "update the", "see what"] {
+        assert!(!finding.found.contains(word), "{finding:?}");
+    }
     assert!(
         !finding.found.contains('\n') && !finding.fix.is_empty(),
         "{finding:?}"
@@ -186,6 +194,67 @@ fn gpu_3_on_a_machine_with_one() {
         card.status == Status::None && card.found.contains("not chosen"),
         "{card:?}"
     );
+}
+
+/// It was called not installed, and nothing to be worried about.
+#[test]
+fn a_driver_that_is_there_and_broken() {
+    for what in [
+        "is there but cannot be loaded: libcuda.so.1: file too short",
+        "lacks cuCtxCreate_v2",
+    ] {
+        let [auto, named] = gpu_trouble(|g| {
+            g.found = Err(Unavailable::Damaged { what: what.into() });
+            g.cards.clear();
+        });
+        assert_eq!((auto.status, named.status), (Status::Warn, Status::Fail));
+        for finding in [&auto, &named] {
+            is_clear(finding);
+            assert!(finding.found.contains(what), "{finding:?}");
+            assert!(finding.fix.contains("driver again"), "{finding:?}");
+        }
+    }
+}
+
+/// It was loaded with code that it cannot run.
+#[test]
+fn a_card_before_volta() {
+    let weak = |g: &mut Gpus| {
+        let gpu = &mut g.found.as_mut().unwrap().devices[0];
+        (gpu.info.compute, gpu.opens) = ((6, 1), None);
+    };
+    for wanted in [Wanted::Auto, these("0")] {
+        let mut facts = good();
+        facts.gpu.wanted = wanted.clone();
+        weak(&mut facts.gpu);
+        let findings = examine(&facts);
+        assert_eq!(passes(&findings), wanted == Wanted::Auto);
+        let gpu = findings.iter().find(|f| f.check == "GPU").unwrap();
+        assert!(gpu.found.contains("6.1"), "{gpu:?}");
+        assert!(gpu.found.contains("needs Volta (7.0) or later"), "{gpu:?}");
+        let card = findings.iter().find(|f| f.check == "GPU 0").unwrap();
+        assert!(card.found.contains("Volta (7.0) or later"), "{card:?}");
+        assert_eq!(card.status, Status::None);
+    }
+    // Beside a better one it is no more than a remark.
+    let mut facts = good();
+    weak(&mut facts.gpu);
+    facts.gpu.found.as_mut().unwrap().devices.push(device(1));
+    let findings = examine(&facts);
+    assert!(passes(&findings) && findings.iter().all(|f| f.check != "GPU"));
+    let used = findings.iter().find(|f| f.check == "GPU 1").unwrap();
+    assert_eq!(used.status, Status::Ok);
+}
+
+#[test]
+fn advice_fits_what_the_driver_says() {
+    let mismatch = Unavailable::Failed {
+        what: "starting the driver: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH".into(),
+    };
+    let (status, fix) = advice(&mismatch, false, true);
+    assert!(status == Status::Warn && fix.contains("different versions"));
+    assert!(lane_advice("making a context: CUDA_ERROR_OUT_OF_MEMORY").contains("other programs"));
+    assert!(lane_advice("the device has not answered").contains("nvidia-smi"));
 }
 
 #[test]

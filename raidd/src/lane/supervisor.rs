@@ -180,8 +180,9 @@ impl Supervisor {
                     let reason = error.to_string();
                     if reason != said {
                         tracing::warn!(
-                            "GPU lane to {}: {reason}; parity is computed on the CPU, and the lane tried again",
-                            self.opener.name()
+                            "GPU lane to {}: {reason}; parity is computed on the CPU, and the lane tried again; {}",
+                            self.opener.name(),
+                            crate::doctor::lane_advice(&reason)
                         );
                         said.clone_from(&reason);
                     }
