@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use parity_kernels::offload::LaneCost;
 use raid_core::geometry::{Geometry, Level};
-use raid_core::path::types::Msg;
+use raid_core::path::types::{Msg, SweepKind};
 use raidd::lane::cost::Policy;
 use raidd::lane::status::LaneState;
 use rig::{Lanes, OFFSET, Random, Rig, Sums, files, hammer_with, parity, parity_matches, start};
@@ -313,7 +313,11 @@ fn sweeps_repair_parity_while_the_lane_comes_and_goes() {
             if round % 2 == 0 {
                 lanes.faults().dies_after.store(1 + random.next(12), SeqCst);
             }
-            rig.queues[0].send(Msg::Sweep { first: 0, end: 24 });
+            rig.queues[0].send(Msg::Sweep {
+                kind: SweepKind::Resync,
+                first: 0,
+                end: 24,
+            });
             let repaired = loop {
                 match rig.manager.recv_timeout(PATIENCE).expect("an answer") {
                     Msg::SweepDone {

@@ -140,7 +140,7 @@ impl Driver {
                 mismatch: false,
             }),
             Action::Complete { result, .. } => self.done = Some(*result),
-            Action::Zero(_) | Action::Compute(_) => {}
+            Action::Zero(_) | Action::Compute(_) | Action::Locate { .. } => {}
             Action::Send { msg, .. } => panic!("one queue has nobody to write to: {msg:?}"),
         }
     }

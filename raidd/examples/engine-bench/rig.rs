@@ -17,7 +17,7 @@ use raid_core::geometry::Geometry;
 use raid_core::path::layout::Layout;
 use raid_core::path::owners::Owners;
 use raid_core::path::queue::{QueueConfig, QueueCore};
-use raid_core::path::types::{Msg, SlotSet, View};
+use raid_core::path::types::{Msg, SlotSet, SweepKind, View};
 use raidd::engine::{Counters, Engine, Parts, Postbox, mailbox};
 use raidd::lane::status::{LaneState, Shared as LaneShared};
 
@@ -287,6 +287,7 @@ impl Rig {
             while sweeping.load(Ordering::Relaxed) {
                 let until = (next + WINDOW).min(end);
                 postbox.send(Msg::Sweep {
+                    kind: SweepKind::Resync,
                     first: next,
                     end: until,
                 });

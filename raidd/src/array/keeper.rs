@@ -222,6 +222,7 @@ impl Keeper {
             Note::SweepStuck { band } => {
                 tracing::error!(array = %self.name, band, "resync met sectors that no member can give back; it has stopped");
             }
+            other => tracing::info!(array = %self.name, note = ?other, "manager"),
         }
     }
 }

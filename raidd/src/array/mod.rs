@@ -40,6 +40,8 @@ const MOST_REQUEST: u32 = 32 << 20;
 const OWNER_WORDS: usize = 1 << 14;
 /// Bands of a sweep window: 8 MiB of each member at the usual band height.
 const WINDOW: u64 = 128;
+/// Time between checkpoints of a rebuild: what a crash can cost of it.
+const CHECKPOINT_MS: u64 = 10_000;
 
 /// Marks ublk devices as raidd's ("raidd" and a version), so that those of a dead daemon are told from others'.
 const COOKIE: u64 = u64::from_be_bytes(*b"raidd\0\0\x01");
@@ -193,6 +195,9 @@ impl Array {
             sweep_floor: options.resync_floor_bytes,
             sweep_ceiling: options.resync_ceiling_bytes,
             window: WINDOW,
+            filling: SlotSet::EMPTY,
+            recovery: 0,
+            checkpoint_ms: CHECKPOINT_MS,
         });
 
         let facts = Facts {

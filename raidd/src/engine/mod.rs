@@ -10,6 +10,7 @@
 mod counters;
 mod errno;
 mod files;
+mod locate;
 mod mailbox;
 mod offload;
 mod ring;
@@ -356,6 +357,14 @@ impl<F: Frontend> Engine<F> {
             }
             Action::Zero(slice) => self.parts.arena.bytes_mut(range(slice)).fill(0),
             Action::Compute(job) => self.workshop.gather(job, all, &mut self.parts.arena),
+            Action::Locate { op, srcs, p, q } => {
+                let srcs = &all.srcs[srcs.start as usize..srcs.end as usize];
+                let arena = &self.parts.arena;
+                locate::sectors(arena, srcs, *p, *q, |lo, hi, wrong| {
+                    let op = *op;
+                    self.fences.push(Event::Located { op, lo, hi, wrong });
+                });
+            }
             Action::Fence { op } => {
                 self.workshop
                     .fence(*op, &mut self.parts.arena, &mut self.fences)

@@ -82,6 +82,9 @@ impl Rig {
             sweep_floor: 1 << 30,
             sweep_ceiling: None,
             window: 4,
+            filling: SlotSet::EMPTY,
+            recovery: 0,
+            checkpoint_ms: DELAY,
         });
         let owners = Arc::new(Owners::new(64));
         let queue = |queue| {
@@ -309,6 +312,7 @@ impl Rig {
                 Action::Compute(Job::Update { .. }) => "update".into(),
                 Action::Compute(Job::Recover { .. }) => "recover".into(),
                 Action::Compute(Job::Check { .. }) => "check".into(),
+                Action::Locate { .. } => "locate".into(),
                 Action::Fence { op } => {
                     self.fences.push((q, op));
                     continue;

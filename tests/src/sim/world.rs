@@ -392,6 +392,7 @@ impl World {
                         .items
                         .push_back(Lane::Compute(job, srcs));
                 }
+                Action::Locate { .. } => {}
                 Action::Fence { op } => {
                     let queue = &mut self.queues[q];
                     let mut group = std::mem::replace(&mut queue.open, Group::new());
@@ -582,6 +583,9 @@ pub fn manager_config(
         sweep_floor: 64 << 20,
         sweep_ceiling: None,
         window: setup.window,
+        filling: SlotSet::EMPTY,
+        recovery: 0,
+        checkpoint_ms: 100,
     }
 }
 

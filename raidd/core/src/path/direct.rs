@@ -279,7 +279,7 @@ impl QueueCore {
     ) {
         let lost = match error {
             MemberError::Medium => RequestError::Medium,
-            MemberError::Gone | MemberError::Unsupported => RequestError::Io,
+            MemberError::Gone | MemberError::Unsupported | MemberError::Removed => RequestError::Io,
         };
         let req = &mut self.reqs[usize::from(tag)];
         match io.kind {

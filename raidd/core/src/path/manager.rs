@@ -12,115 +12,16 @@
 //!
 //! One record (superblock write to all present members) is in flight at a time; what changes meanwhile goes into the next.
 
-use super::types::{MemberError, Msg, SlotSet, View};
+use super::types::{MemberError, Msg, SlotSet, SweepKind, View};
 
-/// What happens to the manager.
-#[derive(Clone, Debug)]
-pub enum ManagerEvent {
-    /// A queue says something.
-    Msg(Msg),
-    /// A superblock of the record in flight is durable, or the member failed to take it.
-    Recorded {
-        /// Which member.
-        slot: u16,
-        /// Written and flushed.
-        ok: bool,
-    },
-    /// Time has passed.
-    Tick,
-    /// No requests come any more: leave the members clean.
-    Stop,
-}
+mod words;
 
-/// What the edge must do for the manager.
-#[derive(Clone, Debug, PartialEq)]
-pub enum ManagerAction {
-    /// Hand a message to one queue.
-    Send {
-        /// Which.
-        queue: u16,
-        /// Content.
-        msg: Msg,
-    },
-    /// Write superblocks, durably, and answer each with [`ManagerEvent::Recorded`].
-    Record(Record),
-    /// Something an operator wants to know.
-    Note(Note),
-    /// All is recorded; the queues are idle.
-    Stopped,
-}
+/// So many [`Note::Mismatch`] are sent for one scrub; the rest is only counted.
+pub const MISMATCH_NOTES: u64 = 64;
 
-/// The content of a superblock write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// New event count.
-    pub events: u64,
-    /// MD's resync_offset: `u64::MAX` clean, 0 dirty, else a checkpoint in member sectors.
-    pub resync_offset: u64,
-    /// Slots whose members are not in the array (any more).
-    pub missing: SlotSet,
-    /// Slots to write to.
-    pub targets: SlotSet,
-}
-
-/// Facts for logs and events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Note {
-    /// A member left the array.
-    MemberFailed {
-        /// Which.
-        slot: u16,
-        /// Why.
-        error: MemberError,
-    },
-    /// More members are lost than the level tolerates.
-    ArrayFailed,
-    /// The sweep has reached the end, or there is nothing left that could be out of sync.
-    InSync {
-        /// Bands whose parity was put right.
-        repaired: u64,
-    },
-    /// The sweep met bands that cannot be read and has stopped.
-    SweepStuck {
-        /// First band of the window.
-        band: u64,
-    },
-}
-
-/// Facts that do not change, and the state found on the members.
-#[derive(Clone, Debug)]
-pub struct ManagerConfig {
-    /// Members of the array.
-    pub members: u16,
-    /// How many may be missing.
-    pub parities: u16,
-    /// Queues.
-    pub queues: u16,
-    /// Bands of the array (0 for RAID 0).
-    pub bands: u64,
-    /// Sectors of a band on each member.
-    pub band_rows: u32,
-    /// Event count found.
-    pub events: u64,
-    /// resync_offset found.
-    pub resync_offset: u64,
-    /// Slots without a member.
-    pub missing: SlotSet,
-    /// Some missing member is not yet recorded as such, or the members differ in their events: a power cut came between
-    /// the superblocks of one record. Nothing is written before all say the same; otherwise the loss of the one member that
-    /// says "dirty" would make an array in the middle of its writes look clean.
-    pub unrecorded: bool,
-    /// Never write anything.
-    pub read_only: bool,
-    /// Idle time after which the array is marked clean, in ms.
-    pub safe_mode_delay_ms: u64,
-    /// Least sweep rate while requests arrive, bytes per second of each member.
-    pub sweep_floor: u64,
-    /// Highest sweep rate, bytes per second of each member.
-    pub sweep_ceiling: Option<u64>,
-    /// Bands of one sweep window.
-    pub window: u64,
-}
+pub use words::{
+    ManagerAction, ManagerConfig, ManagerEvent, Note, Record, Refused, Scrub, SweepState, Wish,
+};
 
 #[derive(Clone, Copy, Debug)]
 struct Batch {
@@ -203,6 +104,7 @@ impl Manager {
                 } else {
                     bands_done
                 },
+                ..View::default()
             },
             events: cfg.events,
             acks: vec![epoch; usize::from(cfg.queues)],
@@ -261,6 +163,20 @@ impl Manager {
         (self.swept, self.cfg.bands)
     }
 
+    /// The sweep under way or due.
+    pub fn sweep(&self) -> Option<SweepState> {
+        self.sweeping().then_some(SweepState {
+            kind: SweepKind::Resync,
+            slots: SlotSet::EMPTY,
+            done: self.swept,
+            total: self.cfg.bands,
+            mismatches: 0,
+            repaired: self.repaired,
+            unreadable: 0,
+            paused: false,
+        })
+    }
+
     /// A sweep is under way or due.
     pub fn sweeping(&self) -> bool {
         self.swept < self.cfg.bands && self.may_sweep()
@@ -289,6 +205,13 @@ impl Manager {
             ManagerEvent::Recorded { slot, ok } => self.recorded(slot, ok, out),
             ManagerEvent::Tick => {}
             ManagerEvent::Stop => self.stopping = true,
+            ManagerEvent::Join { slot, .. } => refuse(Wish::Join(slot), out),
+            ManagerEvent::Leave { slot } => refuse(Wish::Leave(slot), out),
+            ManagerEvent::Scrub { .. } => refuse(Wish::Scrub, out),
+            ManagerEvent::ScrubStop | ManagerEvent::Pause(_) => {}
+            ManagerEvent::Rates { floor, ceiling } => {
+                (self.cfg.sweep_floor, self.cfg.sweep_ceiling) = (floor, ceiling);
+            }
         }
         self.maintain(now_ms, out);
     }
@@ -310,7 +233,7 @@ impl Manager {
                 }
             }
             Msg::MemberFailed { slot, error } => self.member_failed(slot, error, out),
-            Msg::ViewAck { queue, epoch } => {
+            Msg::ViewAck { queue, epoch, .. } => {
                 let ack = &mut self.acks[usize::from(queue)];
                 *ack = (*ack).max(epoch);
                 self.check_recorded(out);
@@ -351,6 +274,7 @@ impl Manager {
             } => {
                 self.sweep_done(now_ms, end, repaired, unreadable, foreground, out);
             }
+            Msg::Mismatch { .. } => {}
             Msg::Seg { .. }
             | Msg::SegDone { .. }
             | Msg::View(_)
@@ -556,6 +480,8 @@ impl Manager {
             resync_offset,
             missing: self.view.missing,
             targets,
+            filling: self.view.filling,
+            recovery: 0,
         };
         let confirms = self.half_epoch == self.view.epoch;
         #[cfg(feature = "planted-bugs")]
@@ -619,6 +545,7 @@ impl Manager {
         out.push(ManagerAction::Send {
             queue: 0,
             msg: Msg::Sweep {
+                kind: SweepKind::Resync,
                 first: self.swept,
                 end,
             },
@@ -659,4 +586,9 @@ impl Manager {
             self.next_window_ms = self.window_started_ms + bytes * 1000 / rate;
         }
     }
+}
+
+fn refuse(wish: Wish, out: &mut Vec<ManagerAction>) {
+    let why = Refused::Unavailable;
+    out.push(ManagerAction::Note(Note::Refused { wish, why }));
 }

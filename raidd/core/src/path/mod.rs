@@ -24,4 +24,5 @@ pub mod recover;
 pub mod slab;
 pub mod sweep;
 pub mod types;
+pub mod view;
 pub mod write;

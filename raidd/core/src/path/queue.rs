@@ -320,6 +320,7 @@ impl QueueCore {
             Event::Request { tag, request } => self.request(tag, request, out),
             Event::IoDone { io, result } => self.io_done(io, result, out),
             Event::Fenced { op, ok, mismatch } => self.fenced(op, ok, mismatch, out),
+            Event::Located { .. } => {}
             Event::Msg(msg) => self.message(msg, out),
         }
     }
@@ -598,12 +599,13 @@ impl QueueCore {
             }
             Msg::View(view) => self.new_view(view, out),
             Msg::Quiesce { round } => self.quiesce(round, out),
-            Msg::Sweep { first, end } => self.start_sweep(first, end),
+            Msg::Sweep { first, end, .. } => self.start_sweep(first, end),
             Msg::SweepAbort => self.abort_sweep(),
             Msg::NeedDirty { .. }
             | Msg::MemberFailed { .. }
             | Msg::ViewAck { .. }
             | Msg::Quiet { .. }
+            | Msg::Mismatch { .. }
             | Msg::SweepDone { .. } => unreachable!("a message for the manager"),
         }
     }
@@ -615,6 +617,7 @@ impl QueueCore {
             let msg = Msg::ViewAck {
                 queue: self.cfg.queue,
                 epoch: view.epoch,
+                fill: view.fill,
             };
             out.list.push(Action::Send {
                 to: Peer::Manager,

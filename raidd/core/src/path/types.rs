@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+pub use super::view::{Policy, SweepKind, View, Wrong};
+
 /// Highest number of sectors (512 bytes) of one member that one band covers: 64 KiB, so that a band's written sectors
 /// fit one `u128` per chunk.
 pub const BAND_SECTORS: u32 = 128;
@@ -126,6 +128,8 @@ pub enum MemberError {
     Gone,
     /// The member does not know this command.
     Unsupported,
+    /// The operator has taken the member out. Only from [`super::manager::ManagerEvent::Leave`].
+    Removed,
 }
 
 /// Where bytes live.
@@ -256,6 +260,18 @@ pub enum Action {
     Zero(BufSlice),
     /// Run a parity job.
     Compute(Job),
+    /// Compare P and Q with the data, sector by sector, and tell each run of sectors that differ in the same way by an
+    /// [`Event::Located`], before the answer to the fence that follows. Nothing that it reads is being computed.
+    Locate {
+        /// Key of the answers.
+        op: u32,
+        /// All data of the stripe with exponents, by data index; an index range of [`Actions::srcs`].
+        srcs: Range<u32>,
+        /// Stored P.
+        p: Option<BufSlice>,
+        /// Stored Q.
+        q: Option<BufSlice>,
+    },
     /// Answer with [`Event::Fenced`] once all copies and jobs above are done.
     Fence {
         /// Key of the answer.
@@ -355,26 +371,6 @@ pub struct Seg {
     pub large: bool,
 }
 
-/// What every queue believes about the array. Published by the manager; a change of members counts as in force once
-/// every queue has acknowledged its epoch.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct View {
-    /// Grows with every change of `missing`.
-    pub epoch: u32,
-    /// Highest epoch that is durable on the survivors and acknowledged by all queues.
-    pub recorded: u32,
-    /// Slots that must not be read or written.
-    pub missing: SlotSet,
-    /// More members are missing than the level tolerates.
-    pub failed: bool,
-    /// The members say "dirty", so data may be written.
-    pub writable: bool,
-    /// No write is ever accepted.
-    pub read_only: bool,
-    /// Parity of bands below this one can be trusted.
-    pub synced: u64,
-}
-
 /// Messages between queues and the manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Msg {
@@ -410,6 +406,8 @@ pub enum Msg {
         queue: u16,
         /// Up to where.
         epoch: u32,
+        /// [`View::fill`] of the view.
+        fill: u32,
     },
     /// To the manager: answer to [`Msg::Quiesce`].
     Quiet {
@@ -431,6 +429,19 @@ pub enum Msg {
         /// Requests that arrived meanwhile.
         foreground: u64,
     },
+    /// To the manager: parity and data differ in rows `lo..hi` (sectors) of a band.
+    Mismatch {
+        /// Which band.
+        band: u64,
+        /// First row.
+        lo: u8,
+        /// First row after, 1..=128.
+        hi: u8,
+        /// The slot whose member is wrong, if P and Q tell.
+        located: Option<u16>,
+        /// It is being put right.
+        repaired: bool,
+    },
     /// To a queue: the state of the array.
     View(View),
     /// To a queue: is it without writes? If so it must stop writing.
@@ -438,8 +449,10 @@ pub enum Msg {
         /// Number of the question.
         round: u32,
     },
-    /// To a queue: bring the parity of these bands in sync.
+    /// To a queue: sweep these bands.
     Sweep {
+        /// What for.
+        kind: SweepKind,
         /// First band.
         first: u64,
         /// First band after the window.
@@ -474,6 +487,17 @@ pub enum Event {
         ok: bool,
         /// Some check found a difference.
         mismatch: bool,
+    },
+    /// Sectors in which parity and data differ in one way, see [`Action::Locate`].
+    Located {
+        /// Key given by the action.
+        op: u32,
+        /// First sector, counted from the start of the ranges compared.
+        lo: u32,
+        /// First sector after.
+        hi: u32,
+        /// Who is wrong.
+        wrong: Wrong,
     },
     /// A message arrived.
     Msg(Msg),
