@@ -105,6 +105,55 @@ fn every_verb_prints_json_errors_in_one_shape() {
     }
 }
 
+/// A timer that publishes figures piled up behind a daemon that did not answer.
+#[test]
+fn no_verb_waits_for_a_daemon_that_does_not_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("stuck.sock");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let began = std::time::Instant::now();
+    let verbs = [
+        &["metrics"][..],
+        &["list"],
+        &["detail", "r0"],
+        &["stop", "r0"],
+        &["assemble", "--scan"],
+        &["create", "--level", "5", "/dev/a", "/dev/b", "/dev/c"],
+    ];
+    let running = verbs.map(|words| {
+        Command::new(env!("CARGO_BIN_EXE_raidctl"))
+            .args(words)
+            .arg("--socket")
+            .arg(&socket)
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap()
+    });
+    for (child, words) in running.into_iter().zip(verbs) {
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{words:?}");
+        assert!(output.stdout.is_empty(), "{words:?}");
+        let said = text(&output.stderr);
+        assert!(said.contains("has not answered for 10 s"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    assert!(began.elapsed() < std::time::Duration::from_secs(60));
+}
+
+/// It printed its text and said nothing of the wish, while its errors were JSON.
+#[test]
+fn metrics_knows_one_form() {
+    let output = Command::new(env!("CARGO_BIN_EXE_raidctl"))
+        .args(["metrics", "--output", "json"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let error: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!(error["error"]["kind"], "usage");
+    assert!(output.stdout.is_empty());
+}
+
 /// The figures for Prometheus went to a full disk, `raidctl` said that all was well, and half a file took the place of
 /// a whole one.
 #[test]

@@ -25,7 +25,7 @@ pub struct Cli {
     pub verb: Verb,
 }
 
-const EXIT_CODES: &str = "Exit status: 0 done, 1 refused or failed, 2 wrong usage, 3 no daemon. \
+const EXIT_CODES: &str = "Exit status: 0 done, 1 refused or failed, 2 wrong usage, 3 no daemon answers. \
 `detail --test`: 0 fine, 1 degraded, 2 unusable, 4 cannot tell.\n\
 Members may be given as a range: '/dev/nvme<0..7>n1', '/dev/nvme{0..7}n1' or '/dev/nvme[0-7]n1'.";
 

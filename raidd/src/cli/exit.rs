@@ -10,7 +10,7 @@ pub const DONE: u8 = 0;
 pub const FAILED: u8 = 1;
 /// Wrong usage; clap uses the same number.
 pub const USAGE: u8 = 2;
-/// No daemon answers.
+/// No daemon answers: there is none, or it is stopped or stuck.
 pub const NO_DAEMON: u8 = 3;
 /// `detail --test`: the array could not be looked at.
 pub const CANNOT_TELL: u8 = 4;

@@ -1,4 +1,4 @@
-//! `raidctl metrics`: asks the daemon for its arrays and prints their figures as Prometheus text, whatever `--output` says.
+//! `raidctl metrics`: asks the daemon for its arrays and prints their figures as Prometheus text, the only form it knows.
 
 use super::args::Cli;
 use super::exit::{self, Failure};

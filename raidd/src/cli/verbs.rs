@@ -8,7 +8,7 @@ use super::args::{Assemble, Cli, Create, Detail, Output, Stop, Verb};
 use super::exit::{self, Failure};
 use super::{bench, bitmap, doctor, examine, metrics, show, zero};
 use crate::array_api::Health;
-use crate::control::client::{ClientError, call, connect};
+use crate::control::client::{ClientError, Limits, call, connect};
 use crate::control::protocol::{
     AssembleReply, AssembleRequest, Command, CreateReply, CreateRequest, DetailRequest, Outcome,
     RefusalKind, Reply, StopRequest,
@@ -29,6 +29,10 @@ pub fn run(cli: &Cli) -> exit::Outcome {
         Verb::Zero(args) => zero::run(&members(&args.members)?, args, json),
         Verb::Bench(args) => bench::run(args, json),
         Verb::Doctor(args) => doctor::run(args, json),
+        // Silently answering in another form than the one asked for would break what reads it.
+        Verb::Metrics if json => Err(Failure::usage(
+            "metrics prints the text that Prometheus reads, and nothing else: leave --output out (detail and list know json)",
+        )),
         Verb::Metrics => metrics::run(cli),
     }
 }
@@ -47,6 +51,7 @@ impl From<ClientError> for Failure {
         let message = error.to_string();
         match error {
             ClientError::NoDaemon { .. } => Failure::new(exit::NO_DAEMON, "no_daemon", message),
+            ClientError::Silent { .. } => Failure::new(exit::NO_DAEMON, "no_answer", message),
             ClientError::Denied { .. } => Failure::new(exit::FAILED, "denied", message),
             ClientError::Broken { .. } => Failure::new(exit::FAILED, "broken", message),
             ClientError::Refused(refusal) => {
@@ -72,8 +77,9 @@ impl From<ClientError> for Failure {
 }
 
 pub(super) fn ask_daemon(cli: &Cli, command: Command) -> Result<Reply, Failure> {
-    let stream = connect(&cli.socket, Duration::from_secs(cli.wait_daemon))?;
-    Ok(call(&stream, &cli.socket, command)?)
+    let limits = Limits::default();
+    let stream = connect(&cli.socket, Duration::from_secs(cli.wait_daemon), &limits)?;
+    Ok(call(&stream, &cli.socket, command, &limits)?)
 }
 
 /// The daemon answered a different question.
