@@ -141,6 +141,66 @@ fn no_verb_waits_for_a_daemon_that_does_not_answer() {
     assert!(began.elapsed() < std::time::Duration::from_secs(60));
 }
 
+/// A table without a figure in it came out, and status 0.
+#[test]
+fn what_cannot_be_measured_is_refused() {
+    for (words, wanted) in [
+        (
+            &["--data", "1", "--job", "recover-two"][..],
+            "--job: recover-two needs 2",
+        ),
+        (
+            &["--engine", "avx9"],
+            "--engine: there is no 'avx9'; choose from ",
+        ),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_raidctl"))
+            .args(["bench", "parity", "--quick"])
+            .args(words)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(output.stdout.is_empty(), "{words:?}");
+        let said = text(&output.stderr);
+        assert!(said.contains(wanted) && said.lines().count() == 1, "{said}");
+    }
+}
+
+/// It measured on for a quarter of an hour, for a reader that had gone, and after a signal that ends other programs.
+#[test]
+fn bench_ends_with_its_reader() {
+    use nix::sys::signal::{Signal, kill};
+    let bench = ["bench", "parity", "--engine", "scalar", "--rounds", "1000"];
+    for by_signal in [false, true] {
+        let began = std::time::Instant::now();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_raidctl"))
+            .args(bench)
+            .args(["--memory", "16M", "--bytes", "4K"])
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        assert_eq!(child.try_wait().unwrap(), None, "it measures");
+        if !by_signal {
+            drop(child.stdout.take());
+        }
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            if by_signal {
+                // Again and again: before it watches for it, it is ignored.
+                let pid = nix::unistd::Pid::from_raw(child.id() as i32);
+                kill(pid, Signal::SIGPIPE).unwrap();
+            }
+            assert!(began.elapsed() < std::time::Duration::from_secs(60));
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        };
+        assert_eq!(status.code(), Some(141), "{status:?}");
+    }
+}
+
 /// It printed its text and said nothing of the wish, while its errors were JSON.
 #[test]
 fn metrics_knows_one_form() {

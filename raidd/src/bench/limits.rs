@@ -3,7 +3,8 @@
 use std::io;
 
 use super::Plan;
-use super::job::Shape;
+use super::job::{Job, Shape};
+use super::report::{Report, Row};
 use crate::units::Bytes;
 
 /// Why nothing was measured.
@@ -12,6 +13,16 @@ pub enum BenchError {
     /// A wish that cannot be met.
     #[error("{0}")]
     Usage(String),
+    /// Something that was asked for by name gives no figure.
+    #[error("{wish} gives no figure: {why}; {remedy}")]
+    Nothing {
+        /// Option and value.
+        wish: String,
+        /// Why not.
+        why: String,
+        /// What to do about it.
+        remedy: String,
+    },
     /// The memory is not there.
     #[error("{}: {source}; choose less with --memory", Bytes(*memory))]
     Memory {
@@ -142,20 +153,89 @@ fn check_on(plan: &Plan, here: Resources) -> Result<(), BenchError> {
         ));
     }
     for engine in &plan.engines {
-        let known = parity_kernels::Engine::NAMES;
-        if engine != "gpu" && !known.contains(&engine.as_str()) {
-            return refuse(format!(
-                "--engine: '{engine}' is none of {}, gpu",
-                known.join(", ")
-            ));
+        use parity_kernels::Engine;
+        if engine == "gpu" || Engine::by_name(engine).is_some() {
+            continue;
         }
-        if engine != "gpu" && parity_kernels::Engine::by_name(engine).is_none() {
-            return refuse(format!(
-                "--engine: this CPU lacks the instructions of '{engine}'"
-            ));
+        let here = Engine::names_here().join(", ");
+        return refuse(match Engine::NAMES.contains(&engine.as_str()) {
+            true => format!(
+                "--engine: this CPU lacks the instructions of '{engine}'; choose from {here}, gpu"
+            ),
+            false => format!("--engine: there is no '{engine}'; choose from {here}, gpu"),
+        });
+    }
+    check_jobs(plan)
+}
+
+/// Each job that is asked for by name has members enough somewhere, and each number of members a job.
+fn check_jobs(plan: &Plan) -> Result<(), BenchError> {
+    let possible = |job: &Job, data: u64| job.least_data() as u64 <= data;
+    for job in &plan.jobs {
+        if !plan.data.iter().any(|data| possible(job, *data)) {
+            return Err(BenchError::Usage(format!(
+                "--job: {} needs {} data members; choose that or more with --data, or another job",
+                job.name(),
+                job.least_data()
+            )));
+        }
+    }
+    for &data in &plan.data {
+        if !plan.jobs.is_empty() && !plan.jobs.iter().any(|job| possible(job, data)) {
+            let jobs: Vec<&str> = plan.jobs.iter().map(|job| job.name()).collect();
+            return Err(BenchError::Usage(format!(
+                "--data: {data} is too few for {}; leave it out, or choose another job",
+                jobs.join(" and ")
+            )));
         }
     }
     Ok(())
+}
+
+/// What was asked for by name and has no figure in a report of everything that was asked for: an engine at some number of
+/// threads, or a job.
+pub fn unmet(plan: &Plan, report: &Report) -> Option<BenchError> {
+    if report.interrupted {
+        return None;
+    }
+    let has = |row: &Row, job: Option<&str>| {
+        let mut figures = row.figures.iter();
+        figures.any(|f| f.gb_per_s.is_some() && job.is_none_or(|job| f.job == job))
+    };
+    for engine in &plan.engines {
+        let is_it = |row: &&Row| match engine.as_str() {
+            "gpu" => row.engine.starts_with("gpu"),
+            name => row.engine == name,
+        };
+        for &threads in &plan.threads {
+            let rows = || {
+                let rows = report.rows.iter();
+                rows.filter(is_it)
+                    .filter(|row| row.threads as u64 == threads)
+            };
+            if rows().any(|row| has(row, None)) {
+                continue;
+            }
+            let mut figures = rows().flat_map(|row| &row.figures);
+            let why = figures.find_map(|f| f.reason.clone());
+            return Some(BenchError::Nothing {
+                wish: format!("--engine {engine} with --threads {threads}"),
+                why: why
+                    .or_else(|| report.no_gpu.clone())
+                    .unwrap_or_else(|| "it does none of these jobs".into()),
+                remedy: "leave it out, or choose other jobs, members or threads".into(),
+            });
+        }
+    }
+    let job = plan
+        .jobs
+        .iter()
+        .find(|job| !report.rows.iter().any(|row| has(row, Some(job.name()))))?;
+    Some(BenchError::Nothing {
+        wish: format!("--job {}", job.name()),
+        why: "none of these engines does it with these members and bytes".into(),
+        remedy: "leave it out, or choose other engines".into(),
+    })
 }
 
 #[cfg(test)]
@@ -199,7 +279,37 @@ mod tests {
         assert!(refusal(|p| p.threads = vec![5]).contains("choose 1 to 4"));
         assert!(refusal(|p| p.memory = 9 << 30).contains("choose 8 GiB at most"));
         assert!(refusal(|p| p.memory = 1 << 20).contains("choose 2 MiB at least"));
-        assert!(refusal(|p| p.engines = vec!["fast".into()]).contains("'fast' is none of"));
+        assert!(refusal(|p| p.engines = vec!["fast".into()]).contains("there is no 'fast'"));
+    }
+
+    /// A list of engines named those of other processors, too.
+    #[test]
+    fn engines_are_those_of_this_cpu() {
+        use parity_kernels::Engine;
+        let elsewhere = Engine::NAMES
+            .iter()
+            .filter(|n| Engine::by_name(n).is_none());
+        for name in elsewhere.copied().chain(["", "fast"]) {
+            let text = refusal(|p| p.engines = vec![name.into()]);
+            let list = text.split("choose from ").nth(1).unwrap();
+            assert_eq!(list, Engine::names_here().join(", ") + ", gpu");
+        }
+    }
+
+    /// A table with rows and without a column of figures came out, and status 0.
+    #[test]
+    fn jobs_need_members_enough() {
+        let two = |data: &[u64], jobs: &[Job]| {
+            refusal(|p| (p.data, p.jobs) = (data.to_vec(), jobs.to_vec()))
+        };
+        assert!(two(&[1], &[Job::RecoverTwo]).starts_with("--job: recover-two needs 2"));
+        assert!(two(&[1], &[Job::Check, Job::RecoverTwo]).starts_with("--job: recover-two"));
+        assert!(two(&[6, 1], &[Job::RecoverTwo]).starts_with("--data: 1 is too few"));
+        let mut fine = plan();
+        (fine.data, fine.jobs) = (vec![1, 6], vec![Job::Check, Job::RecoverTwo]);
+        check_on(&fine, HERE).unwrap();
+        fine.jobs.clear();
+        check_on(&fine, HERE).unwrap();
     }
 
     #[test]

@@ -16,9 +16,11 @@ use std::time::Duration;
 use parity_kernels::offload::{Lane, LaneError, Opener};
 use parity_kernels::{Arena, BufRange, Engine, Hints};
 
+use crate::doctor;
 use crate::units::Bytes;
+use gpu::Absence;
 use job::{Job, Shape};
-pub use limits::{BenchError, check, cold_memory};
+pub use limits::{BenchError, check, cold_memory, unmet};
 use measure::{Round, Worker};
 use report::{Machine, Report, Row};
 
@@ -108,7 +110,10 @@ pub fn run(
     let gpus = if plan.engines.is_empty() || plan.engines.iter().any(|e| e == "gpu") {
         gpu::openers()
     } else {
-        Err("not asked for (--engine)".into())
+        Err(Absence {
+            why: "not asked for (--engine)".into(),
+            remedy: "",
+        })
     };
     run_with(plan, gpus, stopped, progress)
 }
@@ -116,7 +121,7 @@ pub fn run(
 /// As [`run`], with these GPUs, or the reason why there are none.
 fn run_with(
     plan: &Plan,
-    gpus: Result<Vec<Arc<dyn Opener>>, String>,
+    gpus: Result<Vec<Arc<dyn Opener>>, Absence>,
     stopped: &dyn Fn() -> bool,
     progress: &dyn Fn(&str),
 ) -> Result<Report, BenchError> {
@@ -131,13 +136,24 @@ fn run_with(
         interrupted: false,
         rows: Vec::new(),
     };
-    let openers = gpus.unwrap_or_else(|reason| {
-        report.no_gpu = Some(reason);
-        Vec::new()
-    });
+    let by_name = plan.engines.iter().any(|engine| engine == "gpu");
+    let openers = match gpus {
+        Ok(openers) => openers,
+        Err(absence) if by_name => return Err(no_gpu(absence.why, absence.remedy)),
+        Err(absence) => {
+            report.no_gpu = Some(absence.why);
+            Vec::new()
+        }
+    };
     for &threads in &plan.threads {
         let mut arenas = arenas(plan.memory, threads)?;
         let (contestants, mut lanes) = line_up(plan, &openers, &arenas, &mut report);
+        // Before time goes into figures that are not the ones asked for; later ones are told at the end, by `unmet`.
+        if by_name && lanes.is_empty() && report.rows.is_empty() {
+            let why = report.no_gpu.unwrap_or_else(|| "there is none".into());
+            let remedy = doctor::lane_advice(&why);
+            return Err(no_gpu(why, remedy));
+        }
         for &data in &plan.data {
             for &bytes in &plan.bytes {
                 let shape = Shape {
@@ -171,6 +187,14 @@ fn run_with(
         close(lanes);
     }
     Ok(report)
+}
+
+fn no_gpu(why: String, remedy: &str) -> BenchError {
+    BenchError::Nothing {
+        wish: "--engine gpu".into(),
+        why,
+        remedy: format!("{remedy}; or name other engines"),
+    }
 }
 
 /// Lanes by device and thread.

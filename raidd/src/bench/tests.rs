@@ -73,7 +73,7 @@ fn every_engine_does_every_job() {
 fn a_gpu_that_is_not_there_is_one_line() {
     let mut plan = plan();
     (plan.threads, plan.data, plan.bytes) = (vec![1], vec![2], vec![4096]);
-    let report = run_with(&plan, Err("no such driver".into()), &|| false, &|_| {}).unwrap();
+    let report = run_with(&plan, Err(absent()), &|| false, &|_| {}).unwrap();
     assert_eq!(report.text().matches("no GPU: no such driver\n").count(), 1);
     assert!(report.rows.iter().all(|row| !row.engine.starts_with("gpu")));
     let broken = device();
@@ -84,6 +84,68 @@ fn a_gpu_that_is_not_there_is_one_line() {
         "{}",
         report.text()
     );
+}
+
+fn absent() -> Absence {
+    Absence {
+        why: "no such driver".into(),
+        remedy: "install one",
+    }
+}
+
+/// The header of a table without rows came out, and status 0.
+#[test]
+fn a_gpu_that_was_asked_for_is_an_error_where_there_is_none() {
+    for engines in [&["gpu"][..], &["scalar", "gpu"]] {
+        let mut plan = plan();
+        plan.engines = engines.iter().map(|e| e.to_string()).collect();
+        let error = run_with(&plan, Err(absent()), &|| false, &|_| {}).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "--engine gpu gives no figure: no such driver; install one; or name other engines"
+        );
+        let closed = device();
+        closed.faults.no_open.store(true, Ordering::SeqCst);
+        let none: [Result<Vec<Arc<dyn Opener>>, Absence>; 2] =
+            [Ok(vec![]), Ok(vec![Arc::new(closed)])];
+        for gpus in none {
+            let error = run_with(&plan, gpus, &|| false, &|_| {}).unwrap_err();
+            assert!(matches!(error, BenchError::Nothing { .. }), "{error}");
+            assert!(
+                error
+                    .to_string()
+                    .starts_with("--engine gpu gives no figure: ")
+            );
+        }
+    }
+}
+
+#[test]
+fn what_was_asked_for_by_name_and_has_no_figure_is_told() {
+    let mut plan = plan();
+    (plan.threads, plan.data, plan.bytes) = (vec![1], vec![3], vec![4096]);
+    (plan.engines, plan.jobs) = (vec!["gpu".into(), "scalar".into()], vec![Job::Check]);
+    let gpus: Vec<Arc<dyn Opener>> = vec![Arc::new(device())];
+    let report = run_with(&plan, Ok(gpus), &|| false, &|_| {}).unwrap();
+    assert!(unmet(&plan, &report).is_none());
+    let mut cut = report;
+    for row in cut.rows.iter_mut().filter(|row| row.engine != "scalar") {
+        for figure in &mut row.figures {
+            (figure.gb_per_s, figure.reason) = (None, Some("an odd length".into()));
+        }
+    }
+    let text = unmet(&plan, &cut).unwrap().to_string();
+    assert!(
+        text.starts_with("--engine gpu with --threads 1 gives no figure: an odd length; "),
+        "{text}"
+    );
+    plan.engines = vec!["scalar".into()];
+    assert!(unmet(&plan, &cut).is_none());
+    plan.jobs.push(Job::Update);
+    let text = unmet(&plan, &cut).unwrap().to_string();
+    assert!(text.starts_with("--job update gives no figure"), "{text}");
+    cut.interrupted = true;
+    assert!(unmet(&plan, &cut).is_none());
 }
 
 #[test]
@@ -104,7 +166,7 @@ fn stopping_keeps_what_is_complete() {
         // Hot with one data member: 6 jobs of 2 rounds, then in the middle of cold.
         asked.get() > 14
     };
-    let report = run_with(&plan, Err("none".into()), &stopped, &|_| {}).unwrap();
+    let report = run_with(&plan, Err(absent()), &stopped, &|_| {}).unwrap();
     assert!(report.interrupted);
     assert_eq!(report.rows.len(), 1);
     assert!(report.text().contains("interrupted"));

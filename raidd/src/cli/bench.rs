@@ -2,9 +2,11 @@
 
 use std::cell::Cell;
 use std::io::IsTerminal;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
@@ -72,7 +74,7 @@ impl Parity {
             false => (7, 20, bench::cold_memory()),
         };
         Plan {
-            engines: self.engine.clone(),
+            engines: self.engine.iter().map(|e| e.to_ascii_lowercase()).collect(),
             jobs: self.job.clone(),
             bytes: self.bytes.clone(),
             data: self.data.clone(),
@@ -89,7 +91,7 @@ impl From<BenchError> for Failure {
     fn from(error: BenchError) -> Failure {
         let message = error.to_string();
         match error {
-            BenchError::Usage(_) => Failure::usage(message),
+            BenchError::Usage(_) | BenchError::Nothing { .. } => Failure::usage(message),
             BenchError::Memory { .. } => Failure::new(exit::FAILED, "memory", message),
             BenchError::Device { .. } => Failure::new(exit::FAILED, "device", message),
             BenchError::Wrong { .. } => Failure::new(exit::FAILED, "wrong_parity", message),
@@ -99,6 +101,8 @@ impl From<BenchError> for Failure {
 
 /// Exit status of a program that Ctrl-C ended, as shells have it.
 const INTERRUPTED: u8 = 130;
+/// The same for one whose reader went away.
+const UNREAD: u8 = 141;
 
 /// Measures and prints.
 pub fn run(args: &Bench, json: bool) -> exit::Outcome {
@@ -112,6 +116,9 @@ pub fn run(args: &Bench, json: bool) -> exit::Outcome {
             show::say(format_args!("measuring: {what}"));
         }
     })?;
+    if interrupt.unread.get() {
+        return Ok(UNREAD);
+    }
     if json {
         let mut value = serde_json::to_value(&report)
             .map_err(|e| Failure::new(exit::FAILED, "json", e.to_string()))?;
@@ -120,17 +127,19 @@ pub fn run(args: &Bench, json: bool) -> exit::Outcome {
     } else {
         show::line(report.text().trim_end());
     }
-    Ok(if report.interrupted {
-        INTERRUPTED
-    } else {
-        exit::DONE
-    })
+    match bench::unmet(&plan, &report) {
+        _ if report.interrupted => Ok(INTERRUPTED),
+        Some(error) => Err(error.into()),
+        None => Ok(exit::DONE),
+    }
 }
 
-/// SIGINT and SIGTERM, looked for between rounds: a GPU is let go of in an orderly way, and what was measured is shown.
+/// SIGINT and SIGTERM, looked for between rounds: a GPU is let go of in an orderly way, and what was measured is shown. And
+/// whether anybody is left to be shown it: output comes at the end only, so that writing would tell too late.
 struct Interrupt {
     signals: SignalFd,
     came: Cell<bool>,
+    unread: Cell<bool>,
 }
 
 impl Interrupt {
@@ -142,7 +151,7 @@ impl Interrupt {
                 format!("watching for signals: {e}"),
             )
         };
-        let set = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
+        let set = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGPIPE]);
         // Before the first thread, so that all inherit it.
         set.thread_block().map_err(broken)?;
         let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
@@ -150,13 +159,26 @@ impl Interrupt {
         Ok(Interrupt {
             signals,
             came: Cell::new(false),
+            unread: Cell::new(false),
         })
     }
 
     fn came(&self) -> bool {
-        if matches!(self.signals.read_signal(), Ok(Some(_))) {
-            self.came.set(true);
+        match self.signals.read_signal() {
+            Ok(Some(signal)) if signal.ssi_signo == Signal::SIGPIPE as u32 => self.unread.set(true),
+            Ok(Some(_)) => self.came.set(true),
+            _ if unread() => self.unread.set(true),
+            _ => {}
         }
-        self.came.get()
+        self.came.get() || self.unread.get()
     }
+}
+
+/// Whether standard output is a pipe or socket that nobody can read from any more.
+fn unread() -> bool {
+    let stdout = std::io::stdout();
+    let mut wanted = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+    let asked = poll(&mut wanted, PollTimeout::ZERO);
+    let gone = |flags: PollFlags| flags.contains(PollFlags::POLLERR);
+    asked.is_ok() && wanted[0].revents().is_some_and(gone)
 }

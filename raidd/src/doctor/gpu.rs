@@ -82,7 +82,7 @@ pub fn advice(why: &Unavailable, named: bool, card: bool) -> (Status, &'static s
 pub fn lane_advice(error: &str) -> &'static str {
     let short = error.to_lowercase().replace('_', " ");
     if short.contains("out of memory") {
-        "end other programs on it (nvidia-smi lists them), or choose another GPU with gpu: in the configuration"
+        "end other programs on it (nvidia-smi lists them), or use another GPU"
     } else {
         "see what nvidia-smi and dmesg (NVRM) say"
     }
