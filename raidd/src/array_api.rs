@@ -89,6 +89,12 @@ pub struct MemberStatus {
     pub slot: Option<u16>,
     /// Device path, `None` when missing.
     pub path: Option<PathBuf>,
+    /// MD's number of the device, which it keeps while it is in the array; none when missing.
+    pub number: Option<u32>,
+    /// Uuid of the device as its superblock has it; none when missing.
+    pub device_uuid: Option<[u8; 16]>,
+    /// The device has left the system, though it is still held.
+    pub gone: bool,
     /// State now.
     pub state: MemberState,
     /// Read and write errors seen since start.
@@ -252,6 +258,66 @@ pub enum StopError {
     },
 }
 
+/// What an operator wants of a running array. Devices are meant by their number.
+#[derive(Debug)]
+pub enum Change {
+    /// The superblock that a device would get as a new spare. Changes nothing.
+    Plan {
+        /// Size of the device in sectors.
+        sectors: u64,
+        /// Random and unlike any other.
+        device_uuid: [u8; 16],
+    },
+    /// A device with a superblock that was planned, and that is on it already: it becomes a spare, and a member where one
+    /// is missing.
+    Add(Box<MemberDevice>),
+    /// Take members out of service.
+    Fail {
+        /// Which.
+        numbers: Vec<u32>,
+        /// Also if the array fails with them.
+        force: bool,
+        /// Only say whether it would be done.
+        dry_run: bool,
+    },
+    /// Let a spare or a failed device go: it is closed when this is answered.
+    Remove {
+        /// Which.
+        number: u32,
+        /// Only say whether it would be done.
+        dry_run: bool,
+    },
+}
+
+/// What a change gives.
+#[derive(Debug)]
+pub enum Changed {
+    /// It is done.
+    Done,
+    /// To [`Change::Plan`].
+    Planned(Box<Superblock>),
+}
+
+/// Why a change is not made. Nothing has been changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct ChangeError {
+    /// A sentence.
+    pub message: String,
+    /// What the operator can do; empty where there is nothing to say.
+    pub remedy: String,
+}
+
+impl ChangeError {
+    /// An error with its remedy.
+    pub fn new(message: impl Into<String>, remedy: impl Into<String>) -> ChangeError {
+        ChangeError {
+            message: message.into(),
+            remedy: remedy.into(),
+        }
+    }
+}
+
 /// A running array. Dropping it without `stop` must leave the members as a crash would.
 pub trait RunningArray: Send + Sync {
     /// A snapshot; never waits for I/O.
@@ -260,6 +326,12 @@ pub trait RunningArray: Send + Sync {
     /// Marks the members clean, removes the block device, ends the threads and closes every member before it
     /// returns. On an error the array goes on as before. Called once at a time; not called again after `Ok`.
     fn stop(&self) -> Result<(), StopError>;
+
+    /// Makes a change, or says why not. Waits for the members as far as the change needs it.
+    ///
+    /// # Errors
+    /// See [`ChangeError`].
+    fn change(&self, change: Change) -> Result<Changed, ChangeError>;
 }
 
 /// Starts arrays. One per daemon.

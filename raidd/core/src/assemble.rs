@@ -6,7 +6,7 @@
 
 use crate::geometry::{Geometry, Level};
 use crate::refusal::{Refusal, missing_slots};
-use crate::superblock::{DeviceError, RESYNC_DONE, SlotRole, Superblock, feature};
+use crate::superblock::{DeviceError, MAX_ROLES, RESYNC_DONE, SlotRole, Superblock, feature};
 
 /// A device with a superblock that decoded.
 #[derive(Clone, Debug)]
@@ -33,11 +33,12 @@ pub struct AssembleOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeftOut {
     /// Its superblock is behind by this many events.
-    Stale {
-        behind: u64,
-    },
+    Stale { behind: u64 },
     /// The others have recorded its failure.
     Faulty,
+    /// It was a member and has been taken out, or another has its place.
+    Removed { behind: u64 },
+    /// A spare that the array cannot use: too small, or with the number of another one.
     Spare,
 }
 
@@ -68,7 +69,12 @@ pub struct AssembledArray {
     pub clean: bool,
     /// `RESYNC_DONE`, or the member sector up to which the parity is right.
     pub resync_offset: u64,
-    /// Missing members.
+    /// Slots of members that are being filled, with the sectors from the start of their data that are right already. Their
+    /// rows below that may be read, and whoever writes the array writes them too.
+    pub filling: Vec<(u16, u64)>,
+    /// Spares that are ready to take a slot, as indices into the input.
+    pub spares: Vec<usize>,
+    /// Members that are missing or not whole yet.
     pub degraded: u16,
     /// Highest events count.
     pub events: u64,
@@ -142,17 +148,29 @@ impl Group<'_> {
         self.refuse_same_device()?;
         let mut left_out = Vec::new();
         let mut active = Vec::new();
+        let mut filling = Vec::new();
+        let mut spares = Vec::new();
         for &index in self.indices {
             let block = self.block(index);
             let behind = best.events - block.events;
+            let own = matches!(block.slot(), SlotRole::Slot(_));
             match best.role_of(block.dev_number) {
-                SlotRole::Slot(slot) if behind <= 1 => active.push((index, slot)),
+                SlotRole::Slot(slot) if behind <= 1 => {
+                    active.push((index, slot));
+                    if level != Level::Raid0
+                        && let Some(from) = filled_to(block)
+                    {
+                        filling.push((slot, from));
+                    }
+                }
                 SlotRole::Slot(_) => left_out.push((index, LeftOut::Stale { behind })),
                 SlotRole::Faulty => left_out.push((index, LeftOut::Faulty)),
-                SlotRole::Spare => left_out.push((index, LeftOut::Spare)),
+                SlotRole::Spare if own => left_out.push((index, LeftOut::Removed { behind })),
+                SlotRole::Spare => spares.push(index),
                 SlotRole::Journal => return Err(Refusal::Journal),
             }
         }
+        self.keep_usable(&mut spares, &mut left_out, level);
         self.refuse_features(best, &active)?;
         self.refuse_disagreement(freshest, &active)?;
         let count = u16::try_from(best.raid_disks).unwrap_or(u16::MAX);
@@ -179,12 +197,16 @@ impl Group<'_> {
         for &(index, _) in &active {
             self.check_member(index, level)?;
         }
-        let missing = missing_slots(&members);
+        // A member that is not whole yet is no help where it is not.
+        filling.sort_unstable();
+        let mut missing = missing_slots(&members);
+        missing.extend(filling.iter().map(|(slot, _)| *slot));
+        missing.sort_unstable();
         let most = level.parities();
         if missing.len() > usize::from(most) {
             let stale = left_out
                 .iter()
-                .filter(|(_, why)| matches!(why, LeftOut::Stale { .. }));
+                .filter(|(_, why)| matches!(why, LeftOut::Stale { .. } | LeftOut::Removed { .. }));
             return Err(Refusal::TooFewMembers {
                 level,
                 members: count,
@@ -240,6 +262,8 @@ impl Group<'_> {
             superblocks: superblocks.collect(),
             clean,
             resync_offset,
+            filling,
+            spares,
             degraded,
             events: best.events,
             logical_block_size: blocks.max().unwrap_or(0),
@@ -249,6 +273,29 @@ impl Group<'_> {
             geometry,
             members,
         })
+    }
+
+    /// Moves spares that cannot be used to those that are left out. Of two with one number the one that was written later is
+    /// the one that the array knows.
+    fn keep_usable(
+        &self,
+        spares: &mut Vec<usize>,
+        left_out: &mut Vec<(usize, LeftOut)>,
+        level: Level,
+    ) {
+        spares.sort_by_key(|&index| std::cmp::Reverse(self.block(index).events));
+        let mut numbers = Vec::new();
+        spares.retain(|&index| {
+            let number = self.block(index).dev_number;
+            let known = !numbers.contains(&number) && (number as usize) < MAX_ROLES;
+            let usable = known && level != Level::Raid0 && self.check_member(index, level).is_ok();
+            match usable {
+                true => numbers.push(number),
+                false => left_out.push((index, LeftOut::Spare)),
+            }
+            usable
+        });
+        spares.sort_unstable();
     }
 
     /// One device seen by two paths, or a copy of a device.
@@ -309,9 +356,10 @@ impl Group<'_> {
                 index: with(f::REPLACEMENT),
             });
         }
-        if has(f::RECOVERY_OFFSET | f::RECOVERY_BITMAP) {
+        let recovery = f::RECOVERY_OFFSET | f::RECOVERY_BITMAP;
+        if best.level == 0 && has(recovery) {
             return Err(Refusal::Recovery {
-                index: with(f::RECOVERY_OFFSET | f::RECOVERY_BITMAP),
+                index: with(recovery),
             });
         }
         if has(f::BAD_BLOCKS) {
@@ -362,7 +410,8 @@ impl Group<'_> {
         for &index in self.indices {
             let block = self.block(index);
             let own = matches!(block.slot(), SlotRole::Slot(_));
-            let gone = best.role_of(block.dev_number) == SlotRole::Faulty;
+            let role = best.role_of(block.dev_number);
+            let gone = matches!(role, SlotRole::Faulty | SlotRole::Spare);
             if block.events == best.events && own && gone {
                 return Err(Refusal::SplitBrain {
                     a: freshest,
@@ -438,6 +487,16 @@ impl Group<'_> {
         }
         Ok(shape)
     }
+}
+
+/// How many sectors of its data a fresh member has, if it does not have all. A device whose own block does not say that it is
+/// a member got its slot just before a crash. What a bitmap-guided rebuild has left out is not known here: all of it, then.
+fn filled_to(block: &Superblock) -> Option<u64> {
+    if !matches!(block.slot(), SlotRole::Slot(_)) || block.has(feature::RECOVERY_BITMAP) {
+        return Some(0);
+    }
+    let partial = block.has(feature::RECOVERY_OFFSET);
+    partial.then_some(block.recovery_offset.min(block.size))
 }
 
 fn supported_level(level: i32) -> Result<Level, Refusal> {

@@ -23,7 +23,7 @@ pub enum Refusal {
     Replacement {
         index: usize,
     },
-    /// A member is being rebuilt.
+    /// A member of an array without redundancy is marked as being rebuilt.
     Recovery {
         index: usize,
     },
@@ -131,8 +131,8 @@ impl Refusal {
                 name(*index)
             ),
             R::Recovery { index } => format!(
-                "{} is being rebuilt and does not hold all of its data yet: \
-                 assemble the array with mdadm and let the rebuild finish",
+                "{} says that it is being rebuilt, which raid0 cannot be: its superblock is damaged; look at it with \
+                 mdadm --examine",
                 name(*index)
             ),
             R::BadBlocks { index } => format!(

@@ -23,12 +23,12 @@ use raid_core::path::layout::Layout;
 use raid_core::path::manager::{Manager, ManagerConfig};
 use raid_core::path::owners::Owners;
 use raid_core::path::queue::{QueueConfig, QueueCore};
-use raid_core::path::types::{Msg, SlotSet};
+use raid_core::path::types::{Msg, SlotSet, SweepKind as Sweep};
 use ublk_frontend::device::Existing;
 use ublk_frontend::{Device, DeviceSpec, DiscardLimits, Features, UblkError};
 
 use crate::array_api::{
-    ArrayOptions, ArrayStarter, ArrayStatus, Health, MemberDevice, MemberState, MemberStatus,
+    ArrayOptions, ArrayStarter, ArrayStatus, Change, ChangeError, Changed, Health, MemberDevice,
     RunningArray, StartError, StopError, SweepKind, SweepStatus,
 };
 use crate::engine::{Counters, Engine, EngineMember, Parts, Postbox, mailbox};
@@ -143,8 +143,6 @@ struct Facts {
     read_only: bool,
     parity: ParityFacts,
     features: Vec<String>,
-    /// By slot; none where missing from the start.
-    paths: Vec<Option<std::path::PathBuf>>,
 }
 
 impl Array {
@@ -173,9 +171,13 @@ impl Array {
         let cpus: Vec<_> = (0..device.queues()).map(|q| device.queue_cpus(q)).collect();
         parity.find_gpus(&cpus);
 
-        let by_slot = by_slot(&geometry, members);
+        let files = engine_members(&geometry, &members);
+        let mut filling = SlotSet::EMPTY;
+        for (slot, _) in &verdict.filling {
+            filling.insert(*slot);
+        }
         let mut missing = SlotSet::EMPTY;
-        for slot in (0..geometry.members()).filter(|s| by_slot[usize::from(*s)].is_none()) {
+        for slot in (0..geometry.members()).filter(|s| files[usize::from(*s)].is_none()) {
             missing.insert(slot);
         }
         let manager = Manager::new(ManagerConfig {
@@ -195,11 +197,17 @@ impl Array {
             sweep_floor: options.resync_floor_bytes,
             sweep_ceiling: options.resync_ceiling_bytes,
             window: WINDOW,
-            filling: SlotSet::EMPTY,
-            recovery: 0,
+            filling,
+            recovery: verdict.filling.iter().map(|f| f.1).min().unwrap_or(0),
             checkpoint_ms: CHECKPOINT_MS,
         });
 
+        if manager.view().filling != filling {
+            return Err(StartError::Unsupported(
+                "a member is being rebuilt, which cannot be gone on with yet: let mdadm finish it"
+                    .into(),
+            ));
+        }
         let facts = Facts {
             name: short_name(&verdict.name),
             uuid: verdict.uuid,
@@ -223,12 +231,8 @@ impl Array {
                 .into_iter()
                 .map(String::from)
                 .collect(),
-            paths: by_slot
-                .iter()
-                .map(|m| m.as_ref().map(|m| m.path.clone()))
-                .collect(),
         };
-        let (orders, order_inbox) = bounded(1);
+        let (orders, order_inbox) = unbounded();
         let exit = Arc::new(AtomicBool::new(false));
         let snapshot = Arc::new(Mutex::new(keeper::snapshot(&manager)));
         let mut array = Array {
@@ -246,25 +250,28 @@ impl Array {
         };
         let frames = frames(&layout, &options);
         let keeper_inbox = array.start_engines(
-            &device, &layout, &by_slot, &manager, &parity, &options, frames,
+            &device, &layout, &files, &manager, &parity, &options, frames,
         )?;
         let running = array
             .running
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
-        let keeper = Keeper {
+        let keeper = Keeper::new(keeper::Start {
             manager,
-            members: by_slot,
-            superblocks: verdict.superblocks,
+            devices: members,
+            slots: geometry.members(),
+            parities: geometry.parities(),
             queues: running.queues.clone(),
             inbox: keeper_inbox,
             orders: order_inbox,
             snapshot,
             name: array.facts.name.clone(),
-        };
-        let spawned = std::thread::Builder::new()
-            .name("raidd-keeper".into())
-            .spawn(move || keeper.run());
+        });
+        let spawned = keeper.and_then(|keeper| {
+            std::thread::Builder::new()
+                .name("raidd-keeper".into())
+                .spawn(move || keeper.run())
+        });
         let started = spawned.map_err(StartError::thread).and_then(|handle| {
             running.keeper = Some(handle);
             device.start().map_err(ublk_error)
@@ -282,7 +289,7 @@ impl Array {
         &mut self,
         device: &Device,
         layout: &Layout,
-        by_slot: &[Option<MemberDevice>],
+        members: &[Option<EngineMember>],
         manager: &Manager,
         parity: &ParitySetup,
         options: &ArrayOptions,
@@ -294,15 +301,6 @@ impl Array {
             .running
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
-        let members: Vec<Option<EngineMember>> = by_slot
-            .iter()
-            .map(|m| {
-                m.as_ref().map(|m| EngineMember {
-                    file: m.file.clone(),
-                    data_offset: m.superblock.data_offset * 512,
-                })
-            })
-            .collect();
         let mut cores = Vec::new();
         let mut mailboxes = Vec::new();
         for queue in 0..device.queues() {
@@ -326,7 +324,7 @@ impl Array {
             self.counters.push(counters.clone());
             let arena_frame = layout.frame_bytes() as usize;
             let (members, peers, manager) =
-                (members.clone(), running.queues.clone(), to_keeper.clone());
+                (members.to_vec(), running.queues.clone(), to_keeper.clone());
             let cpus = device.queue_cpus(queue).to_vec();
             let exit = self.exit.clone();
             let lane = parity.plans.get(usize::from(queue)).cloned().flatten();
@@ -437,25 +435,15 @@ impl RunningArray for Array {
                 *counters.entry(name.to_string()).or_insert(0) += value;
             }
         }
-        let members = facts
-            .paths
-            .iter()
-            .zip(0u16..)
-            .map(|(path, slot)| MemberStatus {
-                slot: Some(slot),
-                path: path.clone(),
-                state: match (path, shot.view.missing.contains(slot)) {
-                    (None, _) => MemberState::Missing,
-                    (Some(_), true) => MemberState::Faulty,
-                    (Some(_), false) => MemberState::InSync,
-                },
-                errors: 0,
-            });
-        let (done, total) = shot.progress;
-        let sweep = (shot.sweeping && done < total).then(|| SweepStatus {
-            kind: SweepKind::Resync,
-            done_bytes: done * facts.band_bytes,
-            total_bytes: total * facts.band_bytes,
+        let sweep = shot.sweep.map(|sweep| SweepStatus {
+            kind: match sweep.kind {
+                Sweep::Resync => SweepKind::Resync,
+                Sweep::Fill => SweepKind::Recover,
+                Sweep::Check => SweepKind::Check,
+                Sweep::Repair { .. } => SweepKind::Repair,
+            },
+            done_bytes: sweep.done * facts.band_bytes,
+            total_bytes: sweep.total * facts.band_bytes,
             rate_bytes_per_s: (shot.rate * facts.band_bytes as f64) as u64,
         });
         ArrayStatus {
@@ -469,14 +457,14 @@ impl RunningArray for Array {
             logical_block: facts.logical_block,
             events: shot.events,
             device: facts.device.clone(),
-            health: match (shot.view.failed, shot.view.missing.is_empty()) {
+            health: match (shot.view.failed, shot.view.doubtful().is_empty()) {
                 (true, _) => Health::Failed,
                 (false, true) => Health::Optimal,
                 (false, false) => Health::Degraded,
             },
             clean: !shot.dirty,
             read_only: facts.read_only,
-            members: members.collect(),
+            members: shot.devices.to_vec(),
             sweep,
             parity_engine: facts.parity.engine.clone(),
             parity: facts.parity.choices.clone(),
@@ -506,6 +494,14 @@ impl RunningArray for Array {
         finish(&mut running);
         Ok(())
     }
+
+    fn change(&self, change: Change) -> Result<Changed, ChangeError> {
+        let ended = || ChangeError::new("the array has ended", "");
+        let (answer, result) = bounded(1);
+        let order = Order::Change { change, answer };
+        self.orders.send(order).map_err(|_| ended())?;
+        result.recv().map_err(|_| ended())?
+    }
 }
 
 /// Stops the device. A partition scan or udev looks at every new or changed device for a moment; that is no use of it.
@@ -530,14 +526,18 @@ impl StartError {
     }
 }
 
-fn by_slot(
+/// What the engines get of the members, by slot.
+fn engine_members(
     geometry: &raid_core::geometry::Geometry,
-    members: Vec<MemberDevice>,
-) -> Vec<Option<MemberDevice>> {
-    let mut out: Vec<Option<MemberDevice>> = (0..geometry.members()).map(|_| None).collect();
+    members: &[MemberDevice],
+) -> Vec<Option<EngineMember>> {
+    let mut out: Vec<Option<EngineMember>> = (0..geometry.members()).map(|_| None).collect();
     for member in members {
         if let Some(place) = member.slot.and_then(|s| out.get_mut(usize::from(s))) {
-            *place = Some(member);
+            *place = Some(EngineMember {
+                file: member.file.clone(),
+                data_offset: member.superblock.data_offset * 512,
+            });
         }
     }
     out

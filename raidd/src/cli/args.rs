@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+pub use super::member_args::{Add, Fail, Remove, Spare, SpareVerb, Status, Wait, Walk, WalkVerb};
 use crate::config::{DEFAULT_SOCKET, check_chunk};
 use crate::units::parse_size;
 
@@ -26,7 +27,7 @@ pub struct Cli {
 }
 
 const EXIT_CODES: &str = "Exit status: 0 done, 1 refused or failed, 2 wrong usage, 3 no daemon answers. \
-`detail --test`: 0 fine, 1 degraded, 2 unusable, 4 cannot tell.\n\
+`detail --test`: 0 fine, 1 degraded, 2 unusable, 4 cannot tell. `wait`: 1 if there was nothing to wait for.\n\
 Members may be given as a range: '/dev/nvme<0..7>n1', '/dev/nvme{0..7}n1' or '/dev/nvme[0-7]n1'.";
 
 /// How answers are printed.
@@ -51,6 +52,24 @@ pub enum Verb {
     List,
     /// Show one running array
     Detail(Detail),
+    /// State and progress of all running arrays or of one, once or all the time
+    Status(Status),
+    /// Wait until no resync, rebuild or scrub runs
+    Wait(Wait),
+    /// Take members out of service
+    Fail(Fail),
+    /// Let failed devices and spares go
+    Remove(Remove),
+    /// Give an array new devices: spares, which rebuild what is missing by themselves
+    Add(Add),
+    /// Give an array devices back that were members of it before
+    ReAdd(Add),
+    /// Add or remove spares
+    Spare(Spare),
+    /// Show the rebuild of an array
+    Rebuild(Walk),
+    /// Show the resync of an array
+    Resync(Walk),
     /// Decode what is on a member (needs no daemon)
     Examine(Examine),
     /// Erase the superblocks of members that are not in use (needs no daemon)
@@ -223,6 +242,14 @@ mod tests {
             "stop",
             "detail",
             "levitate",
+            "fail data",
+            "remove",
+            "add data",
+            "spare add data",
+            "spare",
+            "wait",
+            "rebuild data",
+            "status --interval 0",
             "list --output xml",
         ] {
             assert!(parse(line).is_err(), "{line}");

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::args::{Assemble, Cli, Create, Detail, Output, Stop, Verb};
 use super::exit::{self, Failure};
-use super::{bench, bitmap, doctor, examine, metrics, show, zero};
-use crate::array_api::Health;
+use super::{bench, bitmap, doctor, examine, metrics, show, status, zero};
+use crate::array_api::{Health, SweepKind};
 use crate::control::client::{ClientError, Limits, call, connect};
 use crate::control::protocol::{
     AssembleReply, AssembleRequest, Command, CreateReply, CreateRequest, DetailRequest, Outcome,
@@ -24,6 +24,15 @@ pub fn run(cli: &Cli) -> exit::Outcome {
         Verb::Stop(args) => stop(cli, args, json),
         Verb::List => list(cli, json),
         Verb::Detail(args) => detail(cli, args, json),
+        Verb::Status(args) => status::status(cli, args, json),
+        Verb::Wait(args) => status::wait(cli, args, json),
+        Verb::Fail(args) => super::members::fail(cli, args, json),
+        Verb::Remove(args) => super::members::remove(cli, args, false, json),
+        Verb::Add(args) => super::members::add(cli, args, false, json),
+        Verb::ReAdd(args) => super::members::add(cli, args, true, json),
+        Verb::Spare(args) => super::members::spare(cli, &args.verb, json),
+        Verb::Rebuild(args) => status::walk(cli, &args.verb, SweepKind::Recover, json),
+        Verb::Resync(args) => status::walk(cli, &args.verb, SweepKind::Resync, json),
         Verb::Examine(args) if args.bitmap => bitmap::run(&members(&args.members)?, json),
         Verb::Examine(args) => examine::run(&members(&args.members)?, json),
         Verb::Zero(args) => zero::run(&members(&args.members)?, args, json),
@@ -38,7 +47,7 @@ pub fn run(cli: &Cli) -> exit::Outcome {
 }
 
 /// Ranges expanded, relative paths made absolute: the daemon works in another folder.
-fn members(words: &[String]) -> Result<Vec<PathBuf>, Failure> {
+pub(super) fn members(words: &[String]) -> Result<Vec<PathBuf>, Failure> {
     let names = expand_all(words).map_err(|e| Failure::usage(e.to_string()))?;
     names
         .into_iter()

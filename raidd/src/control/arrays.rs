@@ -64,6 +64,7 @@ impl Arrays {
             let members = r.array.status().members;
             members
                 .into_iter()
+                .filter(|m| !m.gone)
                 .filter_map(|m| m.path)
                 .any(|path| number_of(&path) == Some(dev))
         };

@@ -274,7 +274,7 @@ impl Control {
         }
         let verdict = judge(&candidates, group, request).map_err(|p| vec![p])?;
         let mut remarks = remarks(&verdict, group);
-        let devices = devices(&verdict, group, &held);
+        let devices = devices(&verdict, group, &held, &candidates);
         drop(held);
         if !request.read_only {
             remarks.extend(self.keep_off(name, &group.uuid));
@@ -324,28 +324,32 @@ fn judge(
     }
 }
 
-/// The devices of the verdict's slots. Devices that were left out are closed, MD may not have them either as long as
-/// the ignore line stands.
+/// The devices of the verdict's slots, then its spares. Devices that were left out are closed, MD may not have them either
+/// as long as the ignore line stands.
 fn devices(
     verdict: &AssembledArray,
     group: &Group,
     held: &[Arc<std::fs::File>],
+    candidates: &[core::Candidate],
 ) -> Vec<MemberDevice> {
+    let device = |index: usize, slot, superblock| {
+        let node = &group.found[index].node;
+        MemberDevice {
+            slot,
+            path: node.path.clone(),
+            file: held[index].clone(),
+            superblock,
+            logical_block: node.logical_block,
+            size_sectors: node.size_sectors,
+        }
+    };
     let slots = verdict.members.iter().zip(&verdict.superblocks).enumerate();
-    slots
-        .filter_map(|(slot, (index, superblock))| {
-            let index = (*index)?;
-            let node = &group.found[index].node;
-            Some(MemberDevice {
-                slot: Some(slot as u16),
-                path: node.path.clone(),
-                file: held[index].clone(),
-                superblock: superblock.clone()?,
-                logical_block: node.logical_block,
-                size_sectors: node.size_sectors,
-            })
-        })
-        .collect()
+    let members = slots.filter_map(|(slot, (index, superblock))| {
+        Some(device((*index)?, Some(slot as u16), superblock.clone()?))
+    });
+    let spares = verdict.spares.iter();
+    let spares = spares.map(|&index| device(index, None, candidates[index].superblock.clone()));
+    members.chain(spares).collect()
 }
 
 /// What the operator should know about an array that starts all the same.
@@ -354,35 +358,49 @@ fn remarks(verdict: &AssembledArray, group: &Group) -> Vec<Problem> {
     let mut remarks = Vec::new();
     for (index, why) in &verdict.left_out {
         let path = group.found[*index].node.path.display().to_string();
+        let again = format!("to have it rebuilt: raidctl re-add {name} {path}");
         remarks.push(match why {
             LeftOut::Stale { behind } => Problem::new(
                 path,
                 format!("left out: its data is out of date, by {behind} events"),
-                "",
+                again,
             ),
             LeftOut::Faulty => Problem::new(
                 path,
                 "left out: the other members have recorded its failure",
-                "",
+                again,
+            ),
+            LeftOut::Removed { behind } => Problem::new(
+                path,
+                format!("left out: it was removed from the array, {behind} events ago"),
+                again,
             ),
             LeftOut::Spare => Problem::new(
                 path,
-                "left out: it is a spare, and spares are not used yet",
-                "",
+                "left out: a spare that the array cannot use (too small, or another one has its number)",
+                "see 'raidctl examine'",
             ),
         });
     }
-    if verdict.degraded > 0 {
-        let message = format!(
-            "{} of {} members are missing",
-            verdict.degraded,
-            verdict.members.len()
-        );
+    for (slot, from) in &verdict.filling {
+        let size = verdict.geometry.member_sectors().max(1);
+        let path = verdict.members[usize::from(*slot)]
+            .map(|index| group.found[index].node.path.display().to_string());
+        let percent = from * 100 / size;
         remarks.push(Problem::new(
-            name,
-            message,
-            "the array runs degraded; connect or replace them",
+            path.unwrap_or_default(),
+            format!("its rebuild goes on from {percent} % (slot {slot})"),
+            "",
         ));
+    }
+    let missing = verdict.members.iter().filter(|m| m.is_none()).count();
+    if missing > 0 {
+        let message = format!("{missing} of {} members are missing", verdict.members.len());
+        let remedy = match verdict.spares.is_empty() {
+            true => "the array runs degraded; connect or replace them",
+            false => "its spares are rebuilt in their place",
+        };
+        remarks.push(Problem::new(name, message, remedy));
     }
     if verdict.forced {
         let message = "it was not stopped cleanly and lacks members: stripes that were being written then may hold \
@@ -395,26 +413,39 @@ fn remarks(verdict: &AssembledArray, group: &Group) -> Vec<Problem> {
 /// The slots as they would be filled, missing ones too, then the devices that would be left out.
 fn planned_members(verdict: &AssembledArray, group: &Group) -> Vec<MemberView> {
     let path = |index: usize| group.found.get(index).map(|f| f.node.path.clone());
+    let number = |index: usize| Some(group.found.get(index)?.superblock.dev_number);
     let slots = verdict.members.iter().enumerate().map(|(slot, index)| {
         let path = index.and_then(path);
+        let filling = verdict.filling.iter().any(|(s, _)| usize::from(*s) == slot);
         MemberView {
             slot: Some(slot as u16),
             state: match path {
+                Some(_) if filling => MemberState::Rebuilding,
                 Some(_) => MemberState::InSync,
                 None => MemberState::Missing,
             },
             path,
+            number: index.and_then(number),
         }
     });
-    let others = verdict.left_out.iter().map(|(index, why)| MemberView {
+    let other = |index: usize, state| MemberView {
         slot: None,
-        path: path(*index),
-        state: match why {
+        path: path(index),
+        number: number(index),
+        state,
+    };
+    let spares = verdict.spares.iter();
+    let spares = spares.map(|index| other(*index, MemberState::Spare));
+    let others = verdict.left_out.iter().map(|(index, why)| {
+        let state = match why {
             LeftOut::Spare => MemberState::Spare,
-            LeftOut::Stale { .. } | LeftOut::Faulty => MemberState::Faulty,
-        },
+            LeftOut::Stale { .. } | LeftOut::Faulty | LeftOut::Removed { .. } => {
+                MemberState::Faulty
+            }
+        };
+        other(*index, state)
     });
-    slots.chain(others).collect()
+    slots.chain(spares).chain(others).collect()
 }
 
 /// What is known of an array before it is started, from its freshest superblock.
@@ -428,15 +459,18 @@ fn found_view(group: &Group) -> ArrayView {
         .found
         .iter()
         .map(|f| {
+            let own = matches!(f.superblock.slot(), SlotRole::Slot(_));
             let (slot, state) =
                 match best.map_or(SlotRole::Spare, |b| b.role_of(f.superblock.dev_number)) {
                     SlotRole::Slot(slot) => (Some(slot), MemberState::InSync),
                     SlotRole::Faulty => (None, MemberState::Faulty),
+                    SlotRole::Spare if own => (None, MemberState::Faulty),
                     SlotRole::Spare | SlotRole::Journal => (None, MemberState::Spare),
                 };
             MemberView {
                 slot,
                 path: Some(f.node.path.clone()),
+                number: Some(f.superblock.dev_number),
                 state,
             }
         })

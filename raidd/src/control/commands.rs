@@ -264,6 +264,9 @@ impl Handler for Control {
             Command::Detail(request) => {
                 Reply::Detail(Box::new(self.arrays.detail(&request.array)?))
             }
+            Command::Fail(request) => Reply::Members(self.fail(&request)?),
+            Command::Remove(request) => Reply::Members(self.remove(&request)?),
+            Command::Add(request) => Reply::Members(self.add(&request)?),
         })
     }
 }

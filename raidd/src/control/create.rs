@@ -393,6 +393,7 @@ fn planned_view(
             .map(|(slot, path)| MemberView {
                 slot: Some(slot as u16),
                 path: Some(path.clone()),
+                number: Some(slot as u32),
                 state: MemberState::InSync,
             })
             .collect(),

@@ -1,5 +1,6 @@
 //! The control plane: the socket, its protocol, and what the commands do.
 
+mod add;
 pub mod arrays;
 mod assemble;
 pub mod client;
@@ -7,6 +8,8 @@ pub mod commands;
 mod create;
 pub mod lines;
 pub mod listen;
+pub mod member_protocol;
+mod members;
 pub mod peer;
 pub mod protocol;
 pub mod server;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use raid_core::superblock::uuid_text;
 use serde::{Deserialize, Serialize};
 
+pub use super::member_protocol::{AddRequest, MembersReply, MembersRequest};
 use crate::array_api::{ArrayStatus, GpuStatus, Health, MemberState, ParityChoice, SweepKind};
 
 /// Version of the protocol. A daemon answers other versions with an error that names its own.
@@ -42,6 +43,12 @@ pub enum Command {
     List,
     /// One running array.
     Detail(DetailRequest),
+    /// Take members out of service.
+    Fail(MembersRequest),
+    /// Let failed devices and spares go.
+    Remove(MembersRequest),
+    /// Make devices spares of an array, and members where some are missing.
+    Add(AddRequest),
 }
 
 impl Command {
@@ -49,7 +56,12 @@ impl Command {
     pub fn writes(&self) -> bool {
         matches!(
             self,
-            Command::Create(_) | Command::Assemble(_) | Command::Stop(_)
+            Command::Create(_)
+                | Command::Assemble(_)
+                | Command::Stop(_)
+                | Command::Fail(_)
+                | Command::Remove(_)
+                | Command::Add(_)
         )
     }
 }
@@ -173,6 +185,8 @@ pub enum Reply {
     },
     /// To `detail`.
     Detail(Box<DetailView>),
+    /// To `fail`, `remove` and `add`.
+    Members(MembersReply),
 }
 
 /// Whether a command changed anything.
@@ -242,6 +256,9 @@ pub struct MemberView {
     pub slot: Option<u16>,
     /// Device, null when missing.
     pub path: Option<PathBuf>,
+    /// MD's device number, null when missing.
+    #[serde(default)]
+    pub number: Option<u32>,
     /// in_sync, rebuilding, spare, faulty, missing.
     pub state: MemberState,
 }
@@ -404,6 +421,7 @@ impl From<&ArrayStatus> for ArrayView {
                 .map(|m| MemberView {
                     slot: m.slot,
                     path: m.path.clone(),
+                    number: m.number,
                     state: m.state,
                 })
                 .collect(),

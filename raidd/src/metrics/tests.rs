@@ -21,11 +21,13 @@ fn array(name: &str) -> DetailView {
                 MemberView {
                     slot: Some(0),
                     path: Some("/dev/nvme0n1".into()),
+                    number: Some(0),
                     state: MemberState::InSync,
                 },
                 MemberView {
                     slot: Some(1),
                     path: None,
+                    number: None,
                     state: MemberState::Missing,
                 },
             ],

@@ -7,9 +7,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use raid_core::assemble::AssembledArray;
+use raid_core::create::NewMember;
+use raid_core::spare::{free_number, plan_spare};
 use raidd::array_api::{
-    ArrayOptions, ArrayStarter, ArrayStatus, Health, MemberDevice, MemberState, MemberStatus,
-    RunningArray, StartError, StopError, SweepKind, SweepStatus,
+    ArrayOptions, ArrayStarter, ArrayStatus, Change, ChangeError, Changed, Health, MemberDevice,
+    MemberState, MemberStatus, RunningArray, StartError, StopError, SweepKind, SweepStatus,
 };
 
 /// Starts simulated arrays.
@@ -29,7 +31,7 @@ pub struct SimStarter {
 }
 
 struct SimArray {
-    status: ArrayStatus,
+    status: Mutex<ArrayStatus>,
     busy: Arc<AtomicBool>,
     failed: Arc<AtomicBool>,
     members: Mutex<Vec<MemberDevice>>,
@@ -78,6 +80,9 @@ impl ArrayStarter for SimStarter {
                 .map(|slot| MemberStatus {
                     slot: Some(slot),
                     path: member(slot).map(|m| m.path.clone()),
+                    number: member(slot).map(|m| m.superblock.dev_number),
+                    device_uuid: member(slot).map(|m| m.superblock.device_uuid),
+                    gone: false,
                     state: if member(slot).is_some() {
                         MemberState::InSync
                     } else {
@@ -99,7 +104,7 @@ impl ArrayStarter for SimStarter {
             counters: BTreeMap::from([("reads".into(), 0)]),
         };
         Ok(Arc::new(SimArray {
-            status,
+            status: Mutex::new(status),
             busy: self.busy.clone(),
             failed: self.failed.clone(),
             members: Mutex::new(members),
@@ -126,7 +131,7 @@ impl ArrayStarter for SimStarter {
 
 impl RunningArray for SimArray {
     fn status(&self) -> ArrayStatus {
-        let mut status = self.status.clone();
+        let mut status = self.status.lock().unwrap().clone();
         if self.failed.load(Ordering::SeqCst) {
             status.health = Health::Failed;
         }
@@ -139,5 +144,76 @@ impl RunningArray for SimArray {
         }
         self.members.lock().unwrap().clear();
         Ok(())
+    }
+
+    /// As an array would that nothing is missing in; spares stay spares.
+    fn change(&self, change: Change) -> Result<Changed, ChangeError> {
+        let mut devices = self.members.lock().unwrap();
+        let mut status = self.status.lock().unwrap();
+        let with = |number| move |m: &MemberStatus| m.number == Some(number);
+        match change {
+            Change::Plan {
+                sectors,
+                device_uuid,
+            } => {
+                let pattern = &devices[0].superblock;
+                let taken: Vec<u32> = devices.iter().map(|d| d.superblock.dev_number).collect();
+                let number = free_number(pattern.raid_disks, &taken).unwrap();
+                let device = NewMember {
+                    device_uuid,
+                    sectors,
+                };
+                match plan_spare(pattern, &device, number, 1) {
+                    Ok(block) => return Ok(Changed::Planned(Box::new(block))),
+                    Err(error) => return Err(ChangeError::new(error.to_string(), "")),
+                }
+            }
+            Change::Add(device) => {
+                status.members.push(MemberStatus {
+                    slot: None,
+                    path: Some(device.path.clone()),
+                    number: Some(device.superblock.dev_number),
+                    device_uuid: Some(device.superblock.device_uuid),
+                    gone: false,
+                    state: MemberState::Spare,
+                    errors: 0,
+                });
+                devices.push(*device);
+            }
+            Change::Fail {
+                numbers,
+                force,
+                dry_run,
+            } => {
+                if numbers.len() > 2 && !force {
+                    return Err(ChangeError::new("the array would fail", "--force"));
+                }
+                for number in numbers.iter().filter(|_| !dry_run) {
+                    let member = status.members.iter_mut().find(|m| with(*number)(m));
+                    member.unwrap().state = MemberState::Faulty;
+                }
+            }
+            Change::Remove { number, dry_run } => {
+                let at = status.members.iter().position(with(number)).unwrap();
+                if status.members[at].state == MemberState::InSync {
+                    return Err(ChangeError::new("it is a member in use", "fail it first"));
+                }
+                if !dry_run {
+                    let empty = MemberStatus {
+                        path: None,
+                        number: None,
+                        device_uuid: None,
+                        state: MemberState::Missing,
+                        ..status.members[at].clone()
+                    };
+                    match empty.slot {
+                        Some(_) => status.members[at] = empty,
+                        None => drop(status.members.remove(at)),
+                    }
+                    devices.retain(|d| d.superblock.dev_number != number);
+                }
+            }
+        }
+        Ok(Changed::Done)
     }
 }
