@@ -13,7 +13,7 @@ check doctor-says-ublk bash -c "raidctl doctor | grep -q '^OK .*ublk driver .*US
 check doctor-says-engine bash -c "raidctl doctor | grep -qE '^(OK|WARN) .*parity on the CPU '"
 check doctor-says-gpu bash -c "raidctl doctor | grep -qE '^(OK|none|WARN) .*GPU'"
 printf 'defaults:\n  parity_engine: abacus\n' > "$WORK/pin.yaml"
-refused doctor-pin 1 '^FAIL +parity on the CPU +parity_engine: abacus' raidctl doctor --config "$WORK/pin.yaml"
+refused doctor-pin 1 "^FAIL +configuration .*pin.yaml:2: defaults.parity_engine: 'abacus' does not fit" raidctl doctor --config "$WORK/pin.yaml"
 printf 'defaults:\n  chunck: 64K\n' > "$WORK/bad.yaml"
 refused doctor-config 1 "^FAIL +configuration .*bad.yaml:2: unknown key" raidctl doctor --config "$WORK/bad.yaml"
 printf 'defaults:\n  gpu: 31\n' > "$WORK/gpu.yaml"
@@ -36,13 +36,15 @@ equal bench-json-job encode-p "$(json job < "$WORK/bench.json")"
 check bench-json-rate bash -c "grep -qE '\"gb_per_s\": [0-9.]+' $WORK/bench.json"
 refused bench-bytes 2 '1000 is no multiple of 512' raidctl bench parity --bytes 1000
 refused bench-memory 2 'is too much' raidctl bench parity --memory 1000T
-refused bench-engine 2 "'abacus' is none of" raidctl bench parity --engine abacus
+refused bench-engine 2 "there is no 'abacus'; choose from .*scalar, gpu" raidctl bench parity --engine abacus
+refused bench-job 2 'recover-two needs 2 data members' raidctl bench parity --data 1 --job recover-two
 raidctl bench parity --rounds 1000 --bytes 64K --memory 32M --engine scalar > "$WORK/stopped" 2>&1 & bench=$!
 sleep 1; kill -TERM $bench; wait $bench; equal bench-stopped 130 $?
 check bench-stopped-says grep -q 'interrupted' "$WORK/stopped"
 
 # --- metrics ------------------------------------------------------------------------------------------------------
 refused metrics-no-daemon 3 'no raidd answers' raidctl metrics
+refused metrics-json 2 'prints the text that Prometheus reads' raidctl metrics --output json
 check members members 4
 check daemon start_daemon
 check metrics-idle bash -c "raidctl metrics | grep -qx 'raidd_arrays 0'"
@@ -60,5 +62,9 @@ equal metrics-degraded 0 "$(value 'raidd_array_degraded_members{array="count"}')
 check metrics-engine grep -q '^raidd_parity_engine_info{' "$WORK/metrics"
 check metrics-form bash -c "! grep -vE '^(# (HELP|TYPE) raidd_[a-z_0-9]+ .+|raidd_[a-z_0-9]+(\{[^}]*\})? [0-9.e+-]+)\$' $WORK/metrics"
 if need metrics-promtool promtool; then check metrics-promtool promtool check metrics < "$WORK/metrics"; fi
+kill -STOP "$DAEMON"
+refused metrics-stuck 3 'has not answered for 10 s' timeout 60 raidctl metrics
+kill -CONT "$DAEMON"
+check metrics-again raidctl metrics
 check stop stop_array count
 check daemon-ends stop_daemon
