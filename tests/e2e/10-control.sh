@@ -120,10 +120,10 @@ if [ -d /etc/mdadm ]; then
 fi
 
 # --- formats that are recognised and refused ------------------------------------------------------------------------
-if mdadm --create /dev/md126 --run --assume-clean --metadata=1.2 --level=5 -n 3 --bitmap=internal "${M[0]}" "${M[1]}" "${M[3]}" > /dev/null 2>&1; then
+if mdadm --create /dev/md126 --run --assume-clean --metadata=1.2 --level=5 -n 3 --consistency-policy=ppl "${M[0]}" "${M[1]}" "${M[3]}" > /dev/null 2>&1; then
   md_stop /dev/md126
-  refused bitmap 1 'write-intent bitmap.*--bitmap=none' raidctl assemble "${M[0]}" "${M[1]}" "${M[3]}"
-  refused bitmap-examine 1 'write-intent bitmap' raidctl examine "${M[0]}"
+  refused ppl 1 'consistency-policy=resync' raidctl assemble "${M[0]}" "${M[1]}" "${M[3]}"
+  refused ppl-examine 1 'consistency-policy=resync' raidctl examine "${M[0]}"
   refused zero-not-ours 1 'not one of ours' raidctl zero "${M[0]}" "${M[1]}" "${M[3]}"
   check zero-force raidctl zero --force "${M[0]}" "${M[1]}" "${M[3]}"
 fi

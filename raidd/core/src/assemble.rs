@@ -4,6 +4,7 @@
 //! words. Pure: the caller reads the blocks and gives the device sizes. Costs little more than the blocks'
 //! own size; runs once per assembly.
 
+use crate::bitmap::VERSION;
 use crate::geometry::{Geometry, Level};
 use crate::refusal::{Refusal, missing_slots};
 use crate::superblock::{DeviceError, MAX_ROLES, RESYNC_DONE, SlotRole, Superblock, feature};
@@ -14,8 +15,8 @@ pub struct Candidate {
     pub superblock: Superblock,
     /// Size of the device in sectors.
     pub device_sectors: u64,
-    /// `superblock::bitmap_version` of the block's bitmap, when it has one and the caller has read it; only
-    /// sharpens the text of the refusal.
+    /// `superblock::bitmap_version` of the block's bitmap, when it has one and the caller has read it. With
+    /// another than 4 the array is refused.
     pub bitmap_version: Option<u32>,
 }
 
@@ -345,11 +346,15 @@ impl Group<'_> {
             return Err(Refusal::Ppl);
         }
         if has(f::BITMAP) {
-            return match bitmap() {
-                Some(5) => Err(Refusal::Clustered),
-                Some(6) => Err(Refusal::LocklessBitmap),
-                _ => Err(Refusal::Bitmap),
+            let plain = |&(index, _): &(usize, u16)| {
+                self.block(index).has(f::BITMAP) && self.all[index].bitmap_version == Some(VERSION)
             };
+            match bitmap() {
+                Some(5) => return Err(Refusal::Clustered),
+                Some(6) => return Err(Refusal::LocklessBitmap),
+                _ if best.level == 0 || !active.iter().all(plain) => return Err(Refusal::Bitmap),
+                _ => {}
+            }
         }
         if has(f::REPLACEMENT) {
             return Err(Refusal::Replacement {

@@ -11,7 +11,7 @@ use std::fmt;
 pub enum Refusal {
     /// A level without an engine here, by MD's number.
     Level(i32),
-    /// A write-intent bitmap of version 3 or 4.
+    /// A write-intent bitmap that is of version 3, not on all members, or not to be read.
     Bitmap,
     LocklessBitmap,
     Clustered,
@@ -105,8 +105,8 @@ impl Refusal {
                 };
                 format!("level {level} is not supported (0, 5 and 6 are): use mdadm --assemble for this array")
             }
-            R::Bitmap => "the array has a write-intent bitmap, which is not kept up to date here: \
-                start it with mdadm, let a resync finish, run `mdadm --grow --bitmap=none` on it, stop it and try again"
+            R::Bitmap => "the array has a write-intent bitmap that cannot be used here (damaged, or not of version 4, or not on \
+                all members): start it with mdadm, let a resync finish, run `mdadm --grow --bitmap=none` on it, stop it and try again"
                 .into(),
             R::LocklessBitmap => "the array has a lockless bitmap (version 6), which cannot be removed safely here: \
                 use the array with mdadm 4.6 or later"

@@ -170,10 +170,20 @@ fn real_arrays_of_other_kinds_are_refused() {
         );
     }
     let mut bitmap = golden("raid5-3-bitmap");
-    for (version, expected) in [(4, R::Bitmap), (5, R::Clustered), (6, R::LocklessBitmap)] {
+    for (version, expected) in [
+        (3, R::Bitmap),
+        (4, R::Bitmap),
+        (5, R::Clustered),
+        (6, R::LocklessBitmap),
+    ] {
         bitmap[1].bitmap_version = Some(version);
         assert_eq!(judge(&bitmap).unwrap_err(), expected);
     }
+    // One that each member has, and that could be read, is taken.
+    for one in &mut bitmap {
+        one.bitmap_version = Some(4);
+    }
+    assert_eq!(judge(&bitmap).unwrap().degraded, 0);
     // Without the member that is being rebuilt the rest can do its work.
     let rest = &golden("raid5-4-recovery")[..3];
     assert_eq!(judge(rest).unwrap().degraded, 1);

@@ -4,6 +4,7 @@
 //! takes everything made so far with it. Stop: the device goes first (refused while somebody uses it), then the manager
 //! leaves the members clean, then the threads end, then the members are closed.
 
+mod bitmap;
 mod keeper;
 mod limits;
 pub mod parity;
@@ -180,7 +181,7 @@ impl Array {
         for slot in (0..geometry.members()).filter(|s| files[usize::from(*s)].is_none()) {
             missing.insert(slot);
         }
-        let manager = Manager::new(ManagerConfig {
+        let mut manager = Manager::new(ManagerConfig {
             members: geometry.members(),
             parities: geometry.parities(),
             queues: device.queues(),
@@ -208,6 +209,10 @@ impl Array {
                     .into(),
             ));
         }
+        if let Some(bitmap) = bitmap::load(&verdict, &members, &layout)? {
+            manager.set_bitmap(bitmap);
+        }
+
         let facts = Facts {
             name: short_name(&verdict.name),
             uuid: verdict.uuid,
@@ -312,7 +317,11 @@ impl Array {
                 frames,
                 defer_passes: 3,
             };
-            let core = QueueCore::new(cfg, layout.geometry.clone(), owners.clone(), manager.view());
+            let mut core =
+                QueueCore::new(cfg, layout.geometry.clone(), owners.clone(), manager.view());
+            if let Some(bitmap) = manager.bitmap() {
+                core.set_intent(bitmap.intent());
+            }
             let (postbox, inbox) = mailbox(core.mail_capacity()).map_err(StartError::thread)?;
             running.queues.push(postbox);
             mailboxes.push(inbox);

@@ -176,6 +176,9 @@ impl World {
         if self.beyond {
             return Ok(());
         }
+        if !self.changes_nothing(q, io) {
+            self.check_bit(q, io)?;
+        }
         let missing = self.manager.view().missing;
         for slot in (0..self.layout.members).filter(|s| !missing.contains(*s)) {
             let sb = &self.disks[usize::from(slot)].sb;

@@ -39,6 +39,7 @@ impl World {
             disk.power_cut(&mut rng);
         }
         self.rng = rng;
+        self.cut_bits();
         for io in std::mem::take(&mut self.records) {
             // A superblock is written as a whole or not at all.
             if !io.written && !self.disks[usize::from(io.slot)].gone && self.rng.chance(50) {
@@ -112,6 +113,13 @@ impl World {
         if sb.resync_offset == u64::MAX {
             self.holes.fill(false);
         }
+        let cfg = |unrecorded| manager_config(&self.setup, &self.layout, &sb, missing, unrecorded);
+        let uneven = (0..self.layout.members)
+            .filter(|s| !missing.contains(*s))
+            .any(|s| self.disks[usize::from(s)].sb != sb);
+        let unrecorded = degraded || (uneven && self.layout.parity);
+        let mut manager = Manager::new(cfg(unrecorded));
+        self.load_bits(&mut manager, &sb, &missing);
         self.settle(&missing)?;
         if degraded {
             self.miss_holes();
@@ -122,12 +130,7 @@ impl World {
             }
         }
         self.owners = Arc::new(Owners::new(1 << self.rng.below(7)));
-        let uneven = (0..self.layout.members)
-            .filter(|s| !missing.contains(*s))
-            .any(|s| self.disks[usize::from(s)].sb != sb);
-        let unrecorded = degraded || (uneven && self.layout.parity);
-        let cfg = manager_config(&self.setup, &self.layout, &sb, missing, unrecorded);
-        self.manager = Manager::new(cfg);
+        self.manager = manager;
         self.start();
         Ok(())
     }

@@ -7,6 +7,8 @@
 //!
 //! A simulated sector has 8 bytes instead of 512; buffers are scaled by the same factor.
 
+pub mod bitmap;
+mod bitmap_planted;
 pub mod check;
 pub mod crash;
 pub mod disk;

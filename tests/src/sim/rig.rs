@@ -271,6 +271,7 @@ impl Rig {
                         .push(format!("record {} {state}{without}", r.events));
                     self.records.push_back(r);
                 }
+                ManagerAction::Bitmap(_) => unreachable!("the array has no bitmap"),
                 ManagerAction::Note(_) => {}
                 ManagerAction::Stopped => self.words.push("stopped".into()),
             }

@@ -75,6 +75,7 @@ impl World {
                 return Err(format!("stopped, but slot {slot} says {sb:?}"));
             }
         }
+        self.check_bits_stopped()?;
         let now = self.tick();
         self.oracle.flushed(now);
         self.power_cut();

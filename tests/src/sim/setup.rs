@@ -25,6 +25,8 @@ pub enum EdgeBug {
     RecordOne,
     /// A fence is reported before its parity jobs are done.
     EarlyFence,
+    /// Bytes of the bitmap are answered without flushing the member.
+    BitsWithoutFlush,
 }
 
 /// Everything that a run needs.
@@ -72,6 +74,8 @@ pub struct Setup {
     pub hot: u64,
     /// Weights of the kinds of step.
     pub weights: [u64; 8],
+    /// The write-intent bitmap, if the array has one.
+    pub bitmap: Option<super::bitmap::BitmapSetup>,
     /// A planted fault of the core.
     pub bug: Option<Bug>,
     /// A planted fault of the edges.
@@ -143,6 +147,7 @@ impl Setup {
             weights: std::array::from_fn(|_| r.pick(&[1, 2, 4, 8, 16])),
             bug: None,
             edge_bug: None,
+            bitmap: super::bitmap::draw(seed, &geometry),
             geometry,
         }
     }

@@ -64,6 +64,7 @@ impl World {
             })
             && (self.manager.settled() || self.beyond || self.setup.read_only)
             && (!self.manager.sweeping() || self.beyond)
+            && self.bits_quiet()
             && self.owners.all_free()
     }
 
@@ -133,6 +134,9 @@ impl World {
                 if let Some(msg) = self.manager_mail.pop_front() {
                     self.manager_event(ManagerEvent::Msg(msg))?;
                 }
+            }
+            5 if self.bits_under_way() && (self.records.is_empty() || self.rng.chance(50)) => {
+                self.bits_step()?;
             }
             5 if !self.records.is_empty() => self.record_step()?,
             6 => {
@@ -215,6 +219,7 @@ impl World {
         } else {
             if self.setup.edge_bug != Some(EdgeBug::RecordWithoutFlush) {
                 self.disks[slot].flush();
+                self.flush_bits(io.slot);
             }
             true
         };
@@ -274,12 +279,12 @@ impl World {
         }
     }
 
-    fn may_lose(&self, slot: u16) -> bool {
+    pub fn may_lose(&self, slot: u16) -> bool {
         !self.lost.contains(slot) && self.lost.len() < usize::from(self.setup.losses)
     }
 
     /// A member fails. What its parity did not cover yet is lost with it.
-    fn lose(&mut self, slot: u16) {
+    pub fn lose(&mut self, slot: u16) {
         self.log.add(|| format!("fault: slot {slot} is lost"));
         self.tally.losses += 1;
         self.lost.insert(slot);

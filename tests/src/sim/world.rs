@@ -12,6 +12,7 @@ use raid_core::path::owners::Owners;
 use raid_core::path::queue::{QueueConfig, QueueCore};
 use raid_core::path::types::*;
 
+use super::bitmap::Bits;
 use super::disk::{SimDisk, Super};
 use super::log::Log;
 use super::oracle::Oracle;
@@ -148,6 +149,7 @@ pub struct World {
     pub manager_mail: VecDeque<Msg>,
     pub owners: Arc<Owners>,
     pub records: Vec<SuperIo>,
+    pub bits: Option<Bits>,
     pub oracle: Oracle,
     /// Grows with every event.
     pub now: u64,
@@ -205,10 +207,13 @@ impl World {
             .map(|_| SimDisk::new((0..longest).map(|_| rng.next()).collect(), sb))
             .collect();
         let engine = Engine::scalar();
+        let bits = Bits::new(&setup, &sb);
+        let crashed = setup.bitmap.is_some_and(|b| b.crashed);
         let mut holes = vec![false; longest];
         if layout.parity {
             for (row, hole) in holes.iter_mut().enumerate() {
-                if (row as u64) < synced {
+                let named = |b: &Bits| !crashed || b.names(row as u64);
+                if (row as u64) < synced || bits.as_ref().is_some_and(|b| !named(b)) {
                     let stripe = row as u64 / u64::from(g.chunk_sectors());
                     let map = g.stripe_map(stripe);
                     let data: Vec<([u8; BYTES], u8)> = (0..layout.data)
@@ -257,6 +262,7 @@ impl World {
             manager_mail: VecDeque::new(),
             owners,
             records: Vec::new(),
+            bits,
             now: 1,
             clock_ms: 0,
             next_id: 1,
@@ -277,6 +283,9 @@ impl World {
             log,
             setup,
         };
+        let mut manager = world.manager.clone();
+        world.load_bits(&mut manager, &sb, &SlotSet::EMPTY);
+        world.manager = manager;
         world.start();
         world
     }
@@ -298,6 +307,9 @@ impl World {
                 let geometry = self.setup.geometry.clone();
                 let mut core = QueueCore::new(cfg, geometry, self.owners.clone(), view);
                 core.plant(self.setup.bug);
+                if let Some(bitmap) = self.manager.bitmap() {
+                    core.set_intent(bitmap.intent());
+                }
                 SimQueue {
                     arena: vec![0xee; (core.arena_bytes() / SCALE) as usize],
                     core,
@@ -488,6 +500,7 @@ impl World {
             self.transfer(q, &mut io, true);
             if io.kind == IoKind::Flush {
                 self.disks[usize::from(io.slot)].flush();
+                self.flush_bits(io.slot);
             }
             Ok(())
         };
@@ -522,6 +535,7 @@ impl World {
                 }
                 ManagerAction::Record(record) => {
                     self.check_record(&record)?;
+                    self.check_header(&record)?;
                     self.tally.records += 1;
                     for slot in record.targets.iter() {
                         self.records.push(SuperIo {
@@ -531,6 +545,7 @@ impl World {
                         });
                     }
                 }
+                ManagerAction::Bitmap(write) => self.bits_sent(&write)?,
                 ManagerAction::Note(note) => match note {
                     Note::InSync { .. } => {
                         self.in_sync = true;

@@ -15,6 +15,8 @@ pub(crate) enum Ready {
     No,
     Partial,
     Full,
+    /// For its bit in the bitmap.
+    Parked,
 }
 
 /// A singly linked list of segs in the pool.
@@ -249,7 +251,7 @@ impl QueueCore {
         let data = self.layout.data;
         let e = &mut self.bands[entry];
         // A band that the sweep waits for is let go to it first, or a busy band would never be swept.
-        if e.op != NONE || e.writes.is_empty() || e.sweep {
+        if e.op != NONE || e.writes.is_empty() || e.sweep || e.ready == Ready::Parked {
             return;
         }
         if e.full == data {
@@ -319,6 +321,10 @@ impl QueueCore {
             std::mem::replace(&mut self.ready_full, std::mem::take(&mut self.full_scratch));
         for entry in &ready {
             self.leave_line(*entry, Ready::Full);
+            let waits = |e: &&Band| e.ready == Ready::Full;
+            if let Some(band) = self.bands.get(*entry).filter(waits).map(|e| e.band) {
+                self.wait_for_bit(*entry, band, out);
+            }
         }
         ready.retain(|e| {
             let waits = |b: &Band| b.ready == Ready::Full && b.op == NONE && !b.sweep;
@@ -356,6 +362,7 @@ impl QueueCore {
         state.phase = Phase::Building;
         state.full = true;
         let op = self.ops.insert(state).expect("checked by the caller");
+        self.write_begins(op);
         let d = usize::from(self.layout.data);
         let full_mask = self.full_mask();
         self.op_masks[op as usize * d..][..d].fill(full_mask);
@@ -403,6 +410,9 @@ impl QueueCore {
                 self.ready_partial.push_back((entry, band));
                 continue;
             }
+            if self.wait_for_bit(entry, band, out) {
+                continue;
+            }
             if self.frames.is_empty() || self.ops.available() == 0 {
                 self.ready_partial.push_front((entry, band));
                 return;
@@ -417,6 +427,7 @@ impl QueueCore {
             }
             self.ops[op].segs = self.hand_over(entry, op);
             self.clear_masks(entry);
+            self.write_begins(op);
             self.plan_write(op, out);
         }
     }

@@ -12,8 +12,10 @@
 //!
 //! One record (superblock write to all present members) is in flight at a time; what changes meanwhile goes into the next.
 
+use super::intent_manager::IntentManager;
 use super::types::{MemberError, Msg, SlotSet, SweepKind, View};
 
+mod bitmap;
 mod words;
 
 /// So many [`Note::Mismatch`] are sent for one scrub; the rest is only counted.
@@ -75,6 +77,7 @@ pub struct Manager {
     window_started_ms: u64,
     stopping: bool,
     stopped: bool,
+    bitmap: Option<IntentManager>,
     #[cfg(feature = "planted-bugs")]
     bug: Option<super::queue::Bug>,
 }
@@ -128,6 +131,7 @@ impl Manager {
             window_started_ms: 0,
             stopping: false,
             stopped: false,
+            bitmap: None,
             #[cfg(feature = "planted-bugs")]
             bug: None,
             cfg,
@@ -138,6 +142,12 @@ impl Manager {
     #[cfg(feature = "planted-bugs")]
     pub fn plant(&mut self, bug: Option<super::queue::Bug>) {
         self.bug = bug;
+        if let Some(bitmap) = &mut self.bitmap {
+            bitmap.bug = bug;
+            if bug == Some(super::queue::Bug::ForgetNeeded) {
+                bitmap.all_swept();
+            }
+        }
         if bug == Some(super::queue::Bug::WriteWhileUneven) {
             self.disk_dirty = self.cfg.parities > 0 && self.cfg.resync_offset == 0;
         }
@@ -203,6 +213,7 @@ impl Manager {
         match event {
             ManagerEvent::Msg(msg) => self.message(now_ms, msg, out),
             ManagerEvent::Recorded { slot, ok } => self.recorded(slot, ok, out),
+            ManagerEvent::BitmapDone { slot, ok } => self.bitmap_done(slot, ok, out),
             ManagerEvent::Tick => {}
             ManagerEvent::Stop => self.stopping = true,
             ManagerEvent::Join { slot, .. } => refuse(Wish::Join(slot), out),
@@ -226,7 +237,7 @@ impl Manager {
                     self.round = Round::None;
                     self.last_round_ms = now_ms;
                 }
-                if self.disk_dirty && !self.cleaning() {
+                if self.disk_dirty && !self.cleaning() && self.bitmap_level() {
                     self.view.writable = true;
                     self.want_dirty = false;
                     self.publish(out);
@@ -275,7 +286,19 @@ impl Manager {
                 self.sweep_done(now_ms, end, repaired, unreadable, foreground, out);
             }
             Msg::Mismatch { .. } => {}
-            Msg::Seg { .. }
+            Msg::NeedBit { unit } => {
+                if let Some(bitmap) = &mut self.bitmap {
+                    bitmap.need(unit, self.cfg.queues, out);
+                }
+            }
+            Msg::Ended { round } => {
+                if let Some(bitmap) = &mut self.bitmap {
+                    bitmap.ended(round);
+                }
+            }
+            Msg::Bits
+            | Msg::Begun { .. }
+            | Msg::Seg { .. }
             | Msg::SegDone { .. }
             | Msg::View(_)
             | Msg::Quiesce { .. }
@@ -413,6 +436,9 @@ impl Manager {
     }
 
     fn all_swept(&mut self, now_ms: u64, out: &mut Vec<ManagerAction>) {
+        if let Some(bitmap) = &mut self.bitmap {
+            bitmap.all_swept();
+        }
         self.swept = self.cfg.bands;
         self.view.synced = u64::MAX;
         self.publish(out);
@@ -429,12 +455,13 @@ impl Manager {
         }
         self.maybe_skip_sweep(now_ms, out);
         self.maybe_record(out);
+        self.run_bitmap(now_ms, out);
         self.maybe_ask(now_ms, out);
         self.maybe_sweep(now_ms, out);
         if self.stopping && self.window.is_none() && self.batch.is_none() {
             let at_rest = self.cfg.parities == 0 || self.view.read_only || self.view.failed;
             let clean = self.disk_resync == self.clean_offset() && !self.must_flush();
-            if at_rest || (self.all_quiet && clean) {
+            if at_rest || (self.all_quiet && clean && self.bitmap_at_rest()) {
                 self.stopped = true;
                 out.push(ManagerAction::Stopped);
             }
@@ -447,7 +474,7 @@ impl Manager {
             return;
         }
         let membership = self.durable_epoch < self.view.epoch;
-        let dirty = self.want_dirty && !self.disk_dirty;
+        let dirty = self.want_dirty && !(self.disk_dirty && self.bitmap_level());
         let finish = self.stopping || self.swept >= self.cfg.bands;
         let due = self.disk_resync != self.clean_offset() || (self.stopping && self.must_flush());
         let clean = self.all_quiet && !self.want_dirty && finish && due;
@@ -457,6 +484,9 @@ impl Manager {
         // "Clean" on one member must not be durable while another still has data in its volatile cache, or a power cut
         // leaves an array that is clean by its freshest superblock and has parity that does not match. So one more
         // record goes first, which says what the members said already and flushes them all.
+        if !self.bitmap_ahead() {
+            return;
+        }
         let level = std::mem::take(&mut self.level);
         let flushed = self.all_durable;
         #[cfg(feature = "planted-bugs")]
@@ -539,7 +569,20 @@ impl Manager {
         if !self.sweeping() || now_ms < self.next_window_ms {
             return;
         }
-        let end = (self.swept + self.cfg.window).min(self.cfg.bands);
+        let mut end = (self.swept + self.cfg.window).min(self.cfg.bands);
+        let present = self.facts().present;
+        if let Some(bitmap) = &mut self.bitmap {
+            // A sweep writes, so the members agree on the bits first.
+            if !bitmap.ahead(self.events, &present) {
+                return;
+            }
+            // Bands that the bitmap does not name are in sync.
+            let Some(needed) = bitmap.next_needed(self.swept) else {
+                return self.all_swept(now_ms, out);
+            };
+            self.swept = needed.start;
+            end = (needed.start + self.cfg.window).min(needed.end);
+        }
         self.window = Some(self.swept);
         self.window_started_ms = now_ms;
         out.push(ManagerAction::Send {
@@ -573,6 +616,9 @@ impl Manager {
         }
         if end >= self.cfg.bands {
             return self.all_swept(now_ms, out);
+        }
+        if let Some(bitmap) = &mut self.bitmap {
+            bitmap.swept(first, end);
         }
         self.swept = end;
         self.view.synced = end;

@@ -11,6 +11,9 @@
 
 pub mod bands;
 pub mod direct;
+pub mod intent;
+pub mod intent_manager;
+pub mod intent_queue;
 pub mod jobs;
 pub mod layout;
 pub mod manager;

@@ -5,6 +5,7 @@
 //! failed member.
 
 use super::bands::List;
+use super::intent_queue::Begun;
 use super::plan::Strategy;
 use super::queue::{Io, IoOwner, QueueCore};
 use super::slab::NONE;
@@ -77,6 +78,8 @@ pub(crate) struct OpState {
     pub req_off: u32,
     pub sectors: u32,
     pub write: bool,
+    /// On which side of the manager's question a write began, see [`super::intent_queue`].
+    pub begun: u8,
 }
 
 impl OpState {
@@ -103,6 +106,7 @@ impl OpState {
             req_off: 0,
             sectors: 0,
             write: false,
+            begun: Begun::NO,
         }
     }
 
@@ -285,6 +289,7 @@ impl QueueCore {
         for i in 0..state.count {
             self.band_idle(state.first + i as u64);
         }
+        self.write_ends(state.begun, out);
     }
 
     /// Answers the segs of a list.

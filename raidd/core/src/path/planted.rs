@@ -36,4 +36,16 @@ pub enum Bug {
     KeepRound,
     /// Manager: write to an array whose members do not agree.
     WriteWhileUneven,
+    /// Write data where the bitmap has no bit yet; the bit comes after it.
+    BitAfterData,
+    /// Manager: let writes go when their bit is on its way to the members.
+    BitBeforeDurable,
+    /// Manager: clear bits without waiting for the writes under them, and for what is in caches.
+    ClearEarly,
+    /// Manager: clear bits although a member is missing.
+    ClearWhileDegraded,
+    /// Manager: write superblocks before the bitmap's header.
+    HeaderBehind,
+    /// Manager: take what the bitmap names for swept.
+    ForgetNeeded,
 }

@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 use super::bands::Band;
 use super::direct::{Piece, RecoverJob};
+use super::intent::Intent;
+use super::intent_queue::Begun;
 use super::layout::Layout;
 use super::ops::OpState;
 use super::owners::Owners;
@@ -174,6 +176,10 @@ pub struct QueueCore {
     pub(crate) held_ops: Vec<u32>,
 
     pub(crate) sweep: Option<Sweep>,
+    pub(crate) intent: Option<Arc<Intent>>,
+    pub(crate) begun: Begun,
+    /// Some band waits for its bit in the bitmap.
+    pub(crate) bits_awaited: bool,
     pub(crate) need_dirty_sent: bool,
     pub(crate) wrote: bool,
     pub(crate) active: usize,
@@ -239,6 +245,9 @@ impl QueueCore {
             frames: (0..cfg.frames).rev().collect(),
             held_ops: Vec::with_capacity(ops),
             sweep: None,
+            intent: None,
+            begun: Begun::default(),
+            bits_awaited: false,
             need_dirty_sent: false,
             wrote: false,
             active: 0,
@@ -601,11 +610,15 @@ impl QueueCore {
             Msg::Quiesce { round } => self.quiesce(round, out),
             Msg::Sweep { first, end, .. } => self.start_sweep(first, end),
             Msg::SweepAbort => self.abort_sweep(),
+            Msg::Bits => self.bits_changed(out),
+            Msg::Begun { round } => self.asked_begun(round, out),
             Msg::NeedDirty { .. }
             | Msg::MemberFailed { .. }
             | Msg::ViewAck { .. }
             | Msg::Quiet { .. }
             | Msg::Mismatch { .. }
+            | Msg::NeedBit { .. }
+            | Msg::Ended { .. }
             | Msg::SweepDone { .. } => unreachable!("a message for the manager"),
         }
     }
@@ -633,6 +646,9 @@ impl QueueCore {
                     self.refuse(tag, RequestError::Io, out);
                 }
             }
+        }
+        if view.failed {
+            self.bits_changed(out);
         }
         self.release_held(out);
         for i in (0..self.held_flushes.len()).rev() {

@@ -460,6 +460,23 @@ pub enum Msg {
     },
     /// To a queue: drop the rest of the sweep window.
     SweepAbort,
+    /// To the manager: writes wait for the bit of this unit of the bitmap.
+    NeedBit {
+        /// Which unit.
+        unit: u64,
+    },
+    /// To a queue: bits of the bitmap have been set.
+    Bits,
+    /// To a queue: tell when all writes that have begun by now have ended.
+    Begun {
+        /// Number of the question.
+        round: u32,
+    },
+    /// To the manager: answer to [`Msg::Begun`].
+    Ended {
+        /// Which question.
+        round: u32,
+    },
 }
 
 /// What happens to a queue.

@@ -6,6 +6,7 @@
 //! file. A superblock that is not written in time counts as not written. All of this is rare (clean to dirty and back,
 //! members that come and go), so it may allocate.
 
+mod bitmap;
 mod orders;
 mod record;
 mod seats;
@@ -105,6 +106,7 @@ pub struct Keeper {
     begun: Instant,
     actions: Vec<ManagerAction>,
     flight: Option<Flight>,
+    bitmap_flight: Option<bitmap::BitmapFlight>,
     /// Of superblock writes and changes of files.
     ids: u64,
     told: Receiver<Told>,
@@ -157,6 +159,7 @@ impl Keeper {
             begun: Instant::now(),
             actions: Vec::new(),
             flight: None,
+            bitmap_flight: None,
             ids: 0,
             told,
             done,
@@ -207,6 +210,7 @@ impl Keeper {
                 default(TICK) => self.event(ManagerEvent::Tick),
             }
             self.overdue();
+            self.overdue_bitmap();
             if looked.elapsed() >= LOOK {
                 looked = Instant::now();
                 self.look();
@@ -252,6 +256,7 @@ impl Keeper {
                         self.queues[usize::from(queue)].send(msg);
                     }
                     ManagerAction::Record(record) => self.record(&record),
+                    ManagerAction::Bitmap(write) => self.write_bitmap(&write),
                     ManagerAction::Note(note) => self.note(note),
                     ManagerAction::Stopped => self.stopped = true,
                 }
@@ -272,6 +277,7 @@ impl Keeper {
 
     fn hear(&mut self, told: Told) {
         match told {
+            Told::Written { id, ref result, .. } if self.bitmap_written(id, result) => {}
             Told::Written { number, id, result } => self.written(number, id, result),
             Told::Closed { number } => self.closed(number),
         }

@@ -95,8 +95,8 @@ impl Seat {
         bytes.resize(bytes.len().next_multiple_of(whole), 0);
         Job {
             id,
-            offset: block.super_offset * 512,
-            bytes,
+            flush_first: true,
+            runs: vec![(block.super_offset * 512, bytes)],
         }
     }
 

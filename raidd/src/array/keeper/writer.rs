@@ -1,6 +1,6 @@
-//! Writes superblocks, one thread per device, so that a device that hangs delays its own superblock and nobody else's.
+//! Writes superblocks and bytes of bitmaps, one thread per device, so that a device that hangs delays its own superblock and nobody else's.
 //!
-//! Each write empties the device's cache before and after: what the superblock says must not be durable before the data that
+//! Each write of a superblock empties the device's cache before and after: what the superblock says must not be durable before the data that
 //! it speaks of, and it must be durable itself when it is reported. Rare, so that it may allocate.
 
 use std::fs::File;
@@ -12,15 +12,15 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use crate::device::aligned;
 use crate::engine::mark_io_flusher;
 
-/// A superblock on its way.
+/// Bytes on their way.
 #[derive(Debug)]
 pub struct Job {
     /// Given back in [`Told::Written`].
     pub id: u64,
-    /// First byte on the device.
-    pub offset: u64,
-    /// Whole logical blocks.
-    pub bytes: Vec<u8>,
+    /// Empty the device's cache before, too.
+    pub flush_first: bool,
+    /// First byte on the device, and whole logical blocks.
+    pub runs: Vec<(u64, Vec<u8>)>,
 }
 
 /// What a writer says.
@@ -60,7 +60,7 @@ impl Writer {
         Ok(Writer(jobs))
     }
 
-    /// Hands a superblock over.
+    /// Hands bytes over.
     pub fn write(&self, job: Job) {
         // The thread lives as long as this end of its channel.
         let _ = self.0.send(job);
@@ -69,16 +69,23 @@ impl Writer {
 
 fn work(number: u32, file: Arc<File>, inbox: &Receiver<Job>, told: &Sender<Told>) {
     mark_io_flusher();
-    while let Ok(Job { id, offset, bytes }) = inbox.recv() {
-        let result = file
-            .sync_data()
-            .and_then(|()| aligned::write(&file, offset, &bytes))
-            .and_then(|()| file.sync_data());
+    while let Ok(job) = inbox.recv() {
+        let (id, result) = (job.id, carry_out(&file, &job));
         // A keeper that is gone does not ask.
         let _ = told.send(Told::Written { number, id, result });
     }
     drop(file);
     let _ = told.send(Told::Closed { number });
+}
+
+fn carry_out(file: &File, job: &Job) -> io::Result<()> {
+    if job.flush_first {
+        file.sync_data()?;
+    }
+    for (offset, bytes) in &job.runs {
+        aligned::write(file, *offset, bytes)?;
+    }
+    file.sync_data()
 }
 
 #[cfg(test)]
@@ -93,8 +100,8 @@ mod tests {
         let writer = Writer::start(3, file.clone(), told).unwrap();
         writer.write(Job {
             id: 9,
-            offset: 4096,
-            bytes: vec![7; 512],
+            flush_first: true,
+            runs: vec![(4096, vec![7; 512])],
         });
         let Ok(Told::Written { number, id, result }) = hears.recv() else {
             panic!("not written")
@@ -119,8 +126,8 @@ mod tests {
         let writer = Writer::start(0, file, told).unwrap();
         writer.write(Job {
             id: 1,
-            offset: 0,
-            bytes: vec![1; 512],
+            flush_first: false,
+            runs: vec![(0, vec![1; 512])],
         });
         let Ok(Told::Written { result, .. }) = hears.recv() else {
             panic!("not told")

@@ -1,5 +1,6 @@
 //! The words between the manager and its edge: what happens, what is to be done, what an operator is told. Plain data.
 
+use crate::path::intent_manager::BitmapWrite;
 use crate::path::types::{MemberError, Msg, Policy, SlotSet, SweepKind};
 
 /// What happens to the manager.
@@ -9,6 +10,13 @@ pub enum ManagerEvent {
     Msg(Msg),
     /// A superblock of the record in flight is durable, or the member failed to take it.
     Recorded {
+        /// Which member.
+        slot: u16,
+        /// Written and flushed.
+        ok: bool,
+    },
+    /// A member has taken the bytes of the bitmap that are under way, durably, or failed to.
+    BitmapDone {
         /// Which member.
         slot: u16,
         /// Written and flushed.
@@ -116,6 +124,8 @@ pub enum ManagerAction {
     },
     /// Write superblocks, durably, and answer each with [`ManagerEvent::Recorded`].
     Record(Record),
+    /// Write bytes of the bitmap, durably, and answer each target with [`ManagerEvent::BitmapDone`].
+    Bitmap(BitmapWrite),
     /// Something an operator wants to know.
     Note(Note),
     /// All is recorded; the queues are idle.
