@@ -65,7 +65,7 @@ trouble full whole full auto \
 check full/opens-counted grep -qE '^raidd_lane_failed_opens_total.* [1-9]' "$WORK/metrics"
 trouble missing whole full 3 \
   '^FAIL +GPU +there is no GPU 3; present are 0 \(Fake, GPU-11111111-.*parity runs on the CPU' \
-  'WARN .*no GPU computes parity.*gpu: 3: there is no GPU 3; present are 0 \(Fake.*; correct gpu: in the configuration'
+  'WARN .*no GPU computes parity.*gpu: 3: there is no GPU 3; present are 0 \(Fake.*; name a GPU that is present'
 
 md_assemble "${MEMBERS[@]}" || { not_ok md; exit 1; }
 equal parity 0 "$(md_mismatches)"

@@ -73,7 +73,7 @@ pub fn advice(why: &Unavailable, named: bool, card: bool) -> (Status, &'static s
             Status::None,
             "nothing, or put in a card of Volta (7.0) or later",
         ),
-        Unavailable::NoSuchDevice { .. } => (Status::Fail, "correct gpu: in the configuration"),
+        Unavailable::NoSuchDevice { .. } => (Status::Fail, "name a GPU that is present"),
     };
     (severity(named, for_auto), fix)
 }
@@ -85,6 +85,14 @@ pub fn lane_advice(error: &str) -> &'static str {
         "end other programs on it (nvidia-smi lists them), or use another GPU"
     } else {
         "see what nvidia-smi and dmesg (NVRM) say"
+    }
+}
+
+/// Somebody who asked for a certain GPU may also do without.
+fn or_auto(status: Status, fix: &str) -> String {
+    match status {
+        Status::Fail => format!("{fix}; or gpu: auto in the configuration"),
+        _ => fix.to_string(),
     }
 }
 
@@ -102,7 +110,7 @@ fn absent(gpus: &Gpus, why: &Unavailable) -> Finding {
         )
     });
     if let Some(version) = module {
-        found += &format!(" (NVIDIA driver {version})");
+        found += &format!("; NVIDIA's kernel module is {version}");
     }
     match why {
         Unavailable::NoDriver | Unavailable::NoDevice if card => {
@@ -112,10 +120,7 @@ fn absent(gpus: &Gpus, why: &Unavailable) -> Finding {
         _ => {}
     }
     let (status, fix) = advice(why, named, card);
-    let fix = match status {
-        Status::Fail => format!("{fix}; or gpu: auto in the configuration"),
-        _ => fix.to_string(),
-    };
+    let fix = or_auto(status, fix);
     Finding::new(status, "GPU", format!("{found}; {ON_CPU}"), fix)
 }
 
@@ -187,7 +192,7 @@ fn one(gpus: &Gpus, gpu: &Gpu, used: bool) -> Vec<Finding> {
                 status,
                 check.clone(),
                 format!("{found}; it cannot be used: {error}; {ON_CPU}"),
-                lane_advice(error),
+                or_auto(status, lane_advice(error)),
             ));
         }
         _ => findings.push(Finding::ok(
