@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::lane::choice::GpuChoice;
 pub use crate::lane::status::{LaneState, LaneStatus};
 
+mod scrub;
+pub use scrub::{Finding, LimitsChange, ScrubPolicy, ScrubReport, SweepLimits};
+
 /// One member, opened and held by this process.
 #[derive(Debug, Clone)]
 pub struct MemberDevice {
@@ -195,6 +198,10 @@ pub struct ArrayStatus {
     pub members: Vec<MemberStatus>,
     /// Background walk in progress.
     pub sweep: Option<SweepStatus>,
+    /// Limits of background walks.
+    pub limits: SweepLimits,
+    /// The last scrubs since the start, the newest last.
+    pub scrubs: Vec<ScrubReport>,
     /// Name of the parity engine in use; several with a plus between.
     pub parity_engine: String,
     /// Which engine does what.
@@ -287,6 +294,15 @@ pub enum Change {
         /// Only say whether it would be done.
         dry_run: bool,
     },
+    /// Compare parity with the data; put right what differs, if a policy is given.
+    Scrub {
+        /// Whom to believe.
+        repair: Option<ScrubPolicy>,
+    },
+    /// End the scrub that runs, if one does.
+    ScrubStop,
+    /// Other limits for background walks.
+    Limits(LimitsChange),
 }
 
 /// What a change gives.

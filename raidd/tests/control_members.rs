@@ -264,3 +264,25 @@ fn progress_for_people_and_programs() {
     bed.expect(1, &["wait", "clean"]);
     bed.refused(&["wait", "nope"], "no array 'nope'");
 }
+
+#[test]
+fn scrubs_and_limits() {
+    let bed = Bed::new();
+    let (out, _) = bed.expect(0, &["scrub", "status", "data"]);
+    assert!(out.contains("no scrub since"), "{out}");
+    let started = bed.json(&["scrub", "start", "data", "--repair"]);
+    assert_eq!(started["scrubs"][0]["policy"], "locate");
+    assert_eq!(started["scrubs"][0]["kind"], "repair");
+    let (out, _) = bed.expect(0, &["scrub", "stop", "data"]);
+    assert!(
+        out.contains("repair, stopped before the end, took"),
+        "{out}"
+    );
+    let set = bed.json(&["set", "data", "resync.floor=20M", "resync.ceiling=1G"]);
+    assert_eq!(set["limits"]["floor"], 20 << 20);
+    assert_eq!(set["limits"]["ceiling"], 1 << 30);
+    let (out, _) = bed.expect(0, &["set", "data", "resync.paused=yes"]);
+    assert!(out.contains("at most 1 GiB/s, paused"), "{out}");
+    bed.refused(&["set", "data", "resync.speed=1"], "resync.floor=SIZE");
+    bed.refused(&["set", "data", "resync.floor=much"], "not a size");
+}

@@ -75,10 +75,18 @@ pub fn plan_spare(
     if number as usize >= MAX_ROLES {
         return Err(SpareError::TooMany);
     }
-    let room = bitmap_room(device.sectors).max(match array.has(feature::BITMAP) {
-        true => bitmap_room(array.data_offset.saturating_add(array.data_size)),
-        false => 0,
-    });
+    // A bitmap that exists has the array's size and must have its room here too, whatever is usual for this device.
+    let (room, log) = match (array.has(feature::BITMAP), array.bad_block_log()) {
+        (false, _) => (bitmap_room(device.sectors), true),
+        (true, Some((log, _))) if log > SUPER_SECTOR_1_2 + 8 => {
+            let room = log - SUPER_SECTOR_1_2 - 8;
+            (room.max(bitmap_room(device.sectors)), true)
+        }
+        (true, _) => (
+            array.data_offset.saturating_sub(SUPER_SECTOR_1_2 + 16),
+            false,
+        ),
+    };
     // Superblock and bitmap, then the log of bad blocks.
     let least = (SUPER_SECTOR_1_2 + 8 + room + 8).next_multiple_of(8);
     let need = least.saturating_add(array.size);
@@ -107,7 +115,10 @@ pub fn plan_spare(
     block.device_uuid = device.device_uuid;
     block.devflags = 0;
     block.bblog_shift = 0;
-    (block.bblog_size, block.bblog_offset) = (8, 8 + room as i32);
+    (block.bblog_size, block.bblog_offset) = match log {
+        true => (8, 8 + room as i32),
+        false => (0, 0),
+    };
     block.utime = now & 0xff_ffff_ffff;
     grow_roles(&mut block.roles, number);
     block.set_role(number, SlotRole::Spare);
@@ -209,6 +220,22 @@ mod tests {
         assert!(plan_spare(&old, &device(need), 4, 0).is_ok());
         let short = plan_spare(&old, &device(need - 3), 4, 0).unwrap_err();
         assert!(short.to_string().contains("3 sectors too small"), "{short}");
+    }
+
+    #[test]
+    fn a_bitmap_has_its_room_on_a_new_member_too() {
+        let mut old = array(1 << 21, 128);
+        old.feature_map |= feature::BITMAP;
+        old.bitmap_offset = 8;
+        old.bblog_offset = 8 + 256;
+        let block = plan_spare(&old, &device(1 << 21), 4, 0).unwrap();
+        assert_eq!((block.bitmap_offset, block.bblog_offset), (8, 8 + 256));
+        assert_eq!(block.feature_map, feature::BITMAP);
+        // Where nothing tells how long the bitmap may be, all that is before the data is its.
+        (old.bblog_size, old.bblog_offset) = (0, 0);
+        let block = plan_spare(&old, &device(1 << 21), 4, 0).unwrap();
+        assert_eq!(block.bad_block_log(), None);
+        assert!(block.data_offset >= old.data_offset);
     }
 
     #[test]

@@ -30,7 +30,7 @@ use ublk_frontend::{Device, DeviceSpec, DiscardLimits, Features, UblkError};
 
 use crate::array_api::{
     ArrayOptions, ArrayStarter, ArrayStatus, Change, ChangeError, Changed, Health, MemberDevice,
-    RunningArray, StartError, StopError, SweepKind, SweepStatus,
+    RunningArray, StartError, StopError, SweepKind, SweepLimits, SweepStatus,
 };
 use crate::engine::{Counters, Engine, EngineMember, Parts, Postbox, mailbox};
 use keeper::{Keeper, Order, Snapshot};
@@ -264,8 +264,12 @@ impl Array {
         let keeper = Keeper::new(keeper::Start {
             manager,
             devices: members,
-            slots: geometry.members(),
-            parities: geometry.parities(),
+            layout,
+            limits: SweepLimits {
+                floor: options.resync_floor_bytes,
+                ceiling: options.resync_ceiling_bytes,
+                paused: false,
+            },
             queues: running.queues.clone(),
             inbox: keeper_inbox,
             orders: order_inbox,
@@ -475,6 +479,8 @@ impl RunningArray for Array {
             read_only: facts.read_only,
             members: shot.devices.to_vec(),
             sweep,
+            limits: shot.limits,
+            scrubs: shot.scrubs,
             parity_engine: facts.parity.engine.clone(),
             parity: facts.parity.choices.clone(),
             gpu: facts.parity.gpu(),

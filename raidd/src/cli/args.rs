@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub use super::member_args::{Add, Fail, Remove, Spare, SpareVerb, Status, Wait, Walk, WalkVerb};
+pub use super::member_args::{
+    Add, Fail, Remove, Scrub, ScrubStart, ScrubVerb, Set, Spare, SpareVerb, Status, Wait, Walk,
+    WalkVerb,
+};
 use crate::config::{DEFAULT_SOCKET, check_chunk};
 use crate::units::parse_size;
 
@@ -66,6 +69,10 @@ pub enum Verb {
     ReAdd(Add),
     /// Add or remove spares
     Spare(Spare),
+    /// Compare parity with the data, and put right what differs
+    Scrub(Scrub),
+    /// Change the limits of background walks of a running array
+    Set(Set),
     /// Show the rebuild of an array
     Rebuild(Walk),
     /// Show the resync of an array
@@ -250,6 +257,10 @@ mod tests {
             "wait",
             "rebuild data",
             "status --interval 0",
+            "scrub data",
+            "scrub start data --policy locate",
+            "scrub start data --repair --policy hope",
+            "set data",
             "list --output xml",
         ] {
             assert!(parse(line).is_err(), "{line}");

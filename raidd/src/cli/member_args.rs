@@ -1,6 +1,6 @@
 //! raidctl's command line as to members and progress. Only shapes and their help.
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 /// `raidctl fail`
 #[derive(Debug, Args)]
@@ -101,4 +101,61 @@ pub struct Wait {
     /// Names, uuids or device paths
     #[arg(required = true, value_name = "ARRAY")]
     pub arrays: Vec<String>,
+}
+
+/// `raidctl scrub`
+#[derive(Debug, Args)]
+pub struct Scrub {
+    /// What to do
+    #[command(subcommand)]
+    pub verb: ScrubVerb,
+}
+
+/// What to do with scrubs.
+#[derive(Debug, Subcommand)]
+pub enum ScrubVerb {
+    /// Begin one: tell where parity and data differ
+    Start(ScrubStart),
+    /// End the one that runs, at once
+    Stop {
+        /// Name, uuid or device path of the array
+        array: String,
+    },
+    /// Show the one that runs, and what those before it have found
+    Status {
+        /// Name, uuid or device path of the array
+        array: String,
+    },
+}
+
+/// `raidctl scrub start`
+#[derive(Debug, Args)]
+pub struct ScrubStart {
+    /// Name, uuid or device path of the array
+    pub array: String,
+    /// Put right what differs
+    #[arg(long)]
+    pub repair: bool,
+    /// Whom to believe then: 'locate' finds the wrong member out by P and Q (RAID 6), 'parity' makes parity anew of the data
+    #[arg(long, value_enum, requires = "repair", default_value_t = PolicyWord::Locate)]
+    pub policy: PolicyWord,
+}
+
+/// Words of `--policy`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum PolicyWord {
+    /// Find the wrong member.
+    Locate,
+    /// Believe the data.
+    Parity,
+}
+
+/// `raidctl set`
+#[derive(Debug, Args)]
+pub struct Set {
+    /// Name, uuid or device path of the array
+    pub array: String,
+    /// resync.floor=SIZE, resync.ceiling=SIZE|none (a second), resync.paused=yes|no
+    #[arg(required = true, value_name = "KEY=VALUE")]
+    pub settings: Vec<String>,
 }

@@ -9,6 +9,7 @@ pub mod exit;
 mod member_args;
 mod members;
 mod metrics;
+mod scrub;
 pub mod show;
 mod status;
 pub mod verbs;

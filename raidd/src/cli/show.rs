@@ -198,6 +198,16 @@ pub fn detail(d: &DetailView) {
             format!("{} {}%, {rate}/s{eta}", word(sweep.kind), sweep.percent),
         ));
     }
+    if d.limits.paused {
+        rows.push(("Walks", super::scrub::limits(d)));
+    }
+    if let Some(last) = d.scrubs.last().filter(|s| s.ended.is_some()) {
+        let text = format!(
+            "{} sectors differed, {} put right",
+            last.mismatch_sectors, last.repaired_sectors
+        );
+        rows.push(("Last scrub", text));
+    }
     rows.push((
         "Members",
         format!("{}, {} degraded", slots(&d.array), d.degraded),

@@ -103,7 +103,7 @@ pub fn walk(cli: &Cli, verb: &WalkVerb, kind: SweepKind, json: bool) -> exit::Ou
     Ok(exit::DONE)
 }
 
-fn detail(cli: &Cli, array: &str) -> Result<DetailView, Failure> {
+pub(super) fn detail(cli: &Cli, array: &str) -> Result<DetailView, Failure> {
     let request = DetailRequest {
         array: array.into(),
     };
@@ -135,7 +135,7 @@ fn busy(detail: &DetailView) -> bool {
 }
 
 /// `[=====>....] 42.0%, 1.2 GiB/s, 3 min left`
-fn progress(sweep: &SweepView) -> String {
+pub(super) fn progress(sweep: &SweepView) -> String {
     let cells = (sweep.percent / 100.0 * BAR as f64) as usize;
     let cells = cells.min(BAR);
     let bar: String = (0..BAR)

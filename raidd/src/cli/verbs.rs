@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::args::{Assemble, Cli, Create, Detail, Output, Stop, Verb};
 use super::exit::{self, Failure};
-use super::{bench, bitmap, doctor, examine, metrics, show, status, zero};
+use super::{bench, bitmap, doctor, examine, metrics, scrub, show, status, zero};
 use crate::array_api::{Health, SweepKind};
 use crate::control::client::{ClientError, Limits, call, connect};
 use crate::control::protocol::{
@@ -31,6 +31,8 @@ pub fn run(cli: &Cli) -> exit::Outcome {
         Verb::Add(args) => super::members::add(cli, args, false, json),
         Verb::ReAdd(args) => super::members::add(cli, args, true, json),
         Verb::Spare(args) => super::members::spare(cli, &args.verb, json),
+        Verb::Scrub(args) => scrub::scrub(cli, &args.verb, json),
+        Verb::Set(args) => scrub::set(cli, args, json),
         Verb::Rebuild(args) => status::walk(cli, &args.verb, SweepKind::Recover, json),
         Verb::Resync(args) => status::walk(cli, &args.verb, SweepKind::Resync, json),
         Verb::Examine(args) if args.bitmap => bitmap::run(&members(&args.members)?, json),

@@ -25,7 +25,7 @@ impl Control {
             self.let_go(&running, &status, request)?;
             remarks.push(Problem::new(
                 &running.name,
-                "it has no write-intent bitmap: what is added again is rebuilt from the start",
+                "what is added again is rebuilt from the start, whatever it holds",
                 "",
             ));
         }

@@ -267,6 +267,8 @@ impl Handler for Control {
             Command::Fail(request) => Reply::Members(self.fail(&request)?),
             Command::Remove(request) => Reply::Members(self.remove(&request)?),
             Command::Add(request) => Reply::Members(self.add(&request)?),
+            Command::Scrub(request) => Reply::Detail(Box::new(self.scrub(&request)?)),
+            Command::Set(request) => Reply::Detail(Box::new(self.set(&request)?)),
         })
     }
 }

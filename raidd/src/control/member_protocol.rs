@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::protocol::{MemberView, Outcome, Problem};
+use crate::array_api::ScrubPolicy;
 
 /// Arguments of `fail` and `remove`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -57,4 +58,40 @@ pub struct MembersReply {
     pub members: Vec<MemberView>,
     /// What the operator should know.
     pub problems: Vec<Problem>,
+}
+
+/// What `scrub` is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScrubAction {
+    /// Begin one.
+    Start,
+    /// End the one that runs.
+    Stop,
+}
+
+/// Arguments of `scrub`. Answered as `detail` is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScrubRequest {
+    /// Name, uuid or device path.
+    pub array: String,
+    /// What to do.
+    pub action: ScrubAction,
+    /// Put right what differs.
+    #[serde(default)]
+    pub repair: bool,
+    /// Whom to believe then; locate without one.
+    #[serde(default)]
+    pub policy: Option<ScrubPolicy>,
+}
+
+/// Arguments of `set`. Answered as `detail` is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetRequest {
+    /// Name, uuid or device path.
+    pub array: String,
+    /// `key=value`, each.
+    pub settings: Vec<String>,
 }

@@ -13,3 +13,4 @@ mod members;
 pub mod peer;
 pub mod protocol;
 pub mod server;
+mod tune;

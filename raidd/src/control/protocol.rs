@@ -6,8 +6,12 @@ use std::path::PathBuf;
 use raid_core::superblock::uuid_text;
 use serde::{Deserialize, Serialize};
 
-pub use super::member_protocol::{AddRequest, MembersReply, MembersRequest};
-use crate::array_api::{ArrayStatus, GpuStatus, Health, MemberState, ParityChoice, SweepKind};
+pub use super::member_protocol::{
+    AddRequest, MembersReply, MembersRequest, ScrubAction, ScrubRequest, SetRequest,
+};
+use crate::array_api::{
+    ArrayStatus, GpuStatus, Health, MemberState, ParityChoice, ScrubReport, SweepKind, SweepLimits,
+};
 
 /// Version of the protocol. A daemon answers other versions with an error that names its own.
 pub const PROTOCOL: u32 = 1;
@@ -49,6 +53,10 @@ pub enum Command {
     Remove(MembersRequest),
     /// Make devices spares of an array, and members where some are missing.
     Add(AddRequest),
+    /// Begin or end a comparison of parity and data.
+    Scrub(ScrubRequest),
+    /// Change what may be changed while an array runs.
+    Set(SetRequest),
 }
 
 impl Command {
@@ -62,6 +70,8 @@ impl Command {
                 | Command::Fail(_)
                 | Command::Remove(_)
                 | Command::Add(_)
+                | Command::Scrub(_)
+                | Command::Set(_)
         )
     }
 }
@@ -183,7 +193,7 @@ pub enum Reply {
         /// By name.
         arrays: Vec<ArrayView>,
     },
-    /// To `detail`.
+    /// To `detail`, `scrub` and `set`.
     Detail(Box<DetailView>),
     /// To `fail`, `remove` and `add`.
     Members(MembersReply),
@@ -367,6 +377,12 @@ pub struct DetailView {
     pub read_only: bool,
     /// Background walk, null when none.
     pub resync: Option<SweepView>,
+    /// Limits of background walks.
+    #[serde(default)]
+    pub limits: SweepLimits,
+    /// The last scrubs since the array was started, the newest last.
+    #[serde(default)]
+    pub scrubs: Vec<ScrubReport>,
     /// Parity engine in use; several with a plus between.
     pub parity_engine: String,
     /// Which engine does what.
@@ -471,6 +487,8 @@ impl DetailView {
                     .saturating_sub(w.done_bytes)
                     .checked_div(w.rate_bytes_per_s),
             }),
+            limits: s.limits,
+            scrubs: s.scrubs.clone(),
             parity_engine: s.parity_engine.clone(),
             parity: s.parity.clone(),
             gpu: s.gpu.clone(),

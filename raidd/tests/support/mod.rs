@@ -11,7 +11,8 @@ use raid_core::create::NewMember;
 use raid_core::spare::{free_number, plan_spare};
 use raidd::array_api::{
     ArrayOptions, ArrayStarter, ArrayStatus, Change, ChangeError, Changed, Health, MemberDevice,
-    MemberState, MemberStatus, RunningArray, StartError, StopError, SweepKind, SweepStatus,
+    MemberState, MemberStatus, RunningArray, ScrubReport, StartError, StopError, SweepKind,
+    SweepLimits, SweepStatus,
 };
 
 /// Starts simulated arrays.
@@ -97,6 +98,8 @@ impl ArrayStarter for SimStarter {
                 total_bytes: 4 << 20,
                 rate_bytes_per_s: 1 << 20,
             }),
+            limits: SweepLimits::default(),
+            scrubs: Vec::new(),
             parity_engine: "simulated".into(),
             parity: Vec::new(),
             gpu: Default::default(),
@@ -192,6 +195,28 @@ impl RunningArray for SimArray {
                     let member = status.members.iter_mut().find(|m| with(*number)(m));
                     member.unwrap().state = MemberState::Faulty;
                 }
+            }
+            Change::Scrub { repair } => status.scrubs.push(ScrubReport {
+                kind: repair.map_or(SweepKind::Check, |_| SweepKind::Repair),
+                policy: repair,
+                began: 1_800_000_000,
+                ended: None,
+                complete: false,
+                checked_bytes: 0,
+                mismatch_sectors: 0,
+                repaired_sectors: 0,
+                unreadable: 0,
+                findings: Vec::new(),
+            }),
+            Change::ScrubStop => {
+                if let Some(report) = status.scrubs.last_mut() {
+                    report.ended = Some(1_800_000_100);
+                }
+            }
+            Change::Limits(limits) => {
+                status.limits.floor = limits.floor.unwrap_or(status.limits.floor);
+                status.limits.ceiling = limits.ceiling.unwrap_or(status.limits.ceiling);
+                status.limits.paused = limits.paused.unwrap_or(status.limits.paused);
             }
             Change::Remove { number, dry_run } => {
                 let at = status.members.iter().position(with(number)).unwrap();

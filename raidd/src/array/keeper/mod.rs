@@ -9,6 +9,7 @@
 mod bitmap;
 mod orders;
 mod record;
+mod scrub;
 mod seats;
 mod watch;
 mod writer;
@@ -18,12 +19,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, select_biased, unbounded};
+use raid_core::path::layout::Layout;
 use raid_core::path::manager::{
     Manager, ManagerAction, ManagerEvent, Note, Refused, SweepState, Wish,
 };
 use raid_core::path::types::{Msg, SlotSet, SweepKind, View};
 
-use crate::array_api::{Change, ChangeError, Changed, MemberDevice, MemberStatus};
+use crate::array_api::{
+    Change, ChangeError, Changed, MemberDevice, MemberStatus, ScrubReport, SweepLimits,
+};
 use crate::engine::{EngineMember, MemberChange, Postbox, mark_io_flusher};
 use record::Flight;
 use seats::{Seat, Seats, State};
@@ -64,6 +68,10 @@ pub struct Snapshot {
     pub sweep: Option<SweepState>,
     /// Bands per second over the last seconds.
     pub rate: f64,
+    /// Limits of background walks.
+    pub limits: SweepLimits,
+    /// The last scrubs.
+    pub scrubs: Vec<ScrubReport>,
     /// Every device.
     pub devices: Arc<Vec<MemberStatus>>,
 }
@@ -74,8 +82,10 @@ pub struct Start {
     pub manager: Manager,
     /// Members and spares, with the superblocks that are on them.
     pub devices: Vec<MemberDevice>,
-    /// Slots of the array.
-    pub slots: u16,
+    /// Shape of the array.
+    pub layout: Layout,
+    /// Limits of background walks to begin with.
+    pub limits: SweepLimits,
     /// Mailboxes of the queues.
     pub queues: Vec<Postbox>,
     /// Messages of the queues.
@@ -86,8 +96,6 @@ pub struct Start {
     pub snapshot: Arc<Mutex<Snapshot>>,
     /// For log lines.
     pub name: String,
-    /// How many members the array can do without.
-    pub parities: u16,
 }
 
 type Answer = Sender<Result<Changed, ChangeError>>;
@@ -96,13 +104,17 @@ type Answer = Sender<Result<Changed, ChangeError>>;
 pub struct Keeper {
     manager: Manager,
     seats: Seats,
-    slots: u16,
+    layout: Layout,
+    limits: SweepLimits,
+    /// The last scrubs, the newest last.
+    scrubs: Vec<ScrubReport>,
+    /// What the manager said to the last order.
+    refused: Option<Refused>,
     queues: Vec<Postbox>,
     inbox: Receiver<Msg>,
     orders: Receiver<Order>,
     snapshot: Arc<Mutex<Snapshot>>,
     name: String,
-    parities: u16,
     begun: Instant,
     actions: Vec<ManagerAction>,
     flight: Option<Flight>,
@@ -132,6 +144,8 @@ pub fn snapshot(manager: &Manager) -> Snapshot {
         dirty: manager.dirty(),
         sweep: manager.sweep(),
         rate: 0.0,
+        limits: SweepLimits::default(),
+        scrubs: Vec::new(),
         devices: Arc::default(),
     }
 }
@@ -149,13 +163,15 @@ impl Keeper {
         let mut keeper = Keeper {
             manager: start.manager,
             seats,
-            slots: start.slots,
+            layout: start.layout,
+            limits: start.limits,
+            scrubs: Vec::new(),
+            refused: None,
             queues: start.queues,
             inbox: start.inbox,
             orders: start.orders,
             snapshot: start.snapshot,
             name: start.name,
-            parities: start.parities,
             begun: Instant::now(),
             actions: Vec::new(),
             flight: None,
@@ -243,6 +259,11 @@ impl Keeper {
         }
     }
 
+    /// How many members the array can do without.
+    fn parities(&self) -> u16 {
+        self.layout.geometry.parities()
+    }
+
     fn event(&mut self, event: ManagerEvent) {
         let now = self.begun.elapsed().as_millis() as u64;
         self.manager.event(now, event, &mut self.actions);
@@ -265,12 +286,15 @@ impl Keeper {
     }
 
     fn publish(&mut self, rate: f64) {
-        let rows = self.seats.rows(self.slots);
+        let rows = self.seats.rows(self.layout.members);
         if rows != *self.devices {
             self.devices = Arc::new(rows);
         }
+        self.scrub_progress();
         let mut shot = snapshot(&self.manager);
         shot.rate = rate;
+        shot.limits = self.limits;
+        shot.scrubs.clone_from(&self.scrubs);
         shot.devices = self.devices.clone();
         *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = shot;
     }
@@ -330,7 +354,7 @@ impl Keeper {
     fn follow(&mut self) {
         let view = self.manager.view();
         self.seats.follow(&view);
-        let changes = self.parities > 0 && !view.failed && !view.read_only;
+        let changes = self.parities() > 0 && !view.failed && !view.read_only;
         if !changes || view.recorded != view.epoch || self.waiting.is_some() {
             return;
         }
@@ -442,7 +466,8 @@ impl Keeper {
                     tracing::warn!(array = %self.name, ?slots, "no spare is there: raidctl add {} DEVICE", self.name);
                 }
             }
-            other => tracing::info!(array = %self.name, note = ?other, "manager"),
+            Note::Refused { why, .. } => self.refused = Some(why),
+            Note::Mismatch { .. } | Note::ScrubFinished { .. } => self.scrub_note(note),
         }
     }
 }

@@ -48,6 +48,12 @@ impl Keeper {
                         force,
                         dry_run,
                     } => self.fail(&numbers, force, dry_run),
+                    Change::Scrub { repair } => self.scrub(repair),
+                    Change::ScrubStop => {
+                        self.event(ManagerEvent::ScrubStop);
+                        Ok(Changed::Done)
+                    }
+                    Change::Limits(limits) => self.limit(limits),
                     Change::Remove { number, dry_run } => match self.may_remove(number) {
                         Ok(_) if !dry_run => return self.remove(number, answer),
                         other => other,
@@ -73,7 +79,7 @@ impl Keeper {
                 "the array has failed: more members are lost than its level tolerates",
                 "stop it and assemble it again from the members that are left",
             )
-        } else if self.parities == 0 {
+        } else if self.parities() == 0 {
             (
                 "raid0 has no redundancy: its members cannot be exchanged",
                 "",
@@ -150,7 +156,7 @@ impl Keeper {
         for (slot, _) in slots.iter().filter(|(_, filling)| !filling) {
             lost.insert(*slot);
         }
-        let most = usize::from(self.parities);
+        let most = usize::from(self.parities());
         if lost.len() > most && lost.len() > before && !force {
             let names: Vec<String> = lost.iter().map(|slot| self.name_of(slot)).collect();
             return refuse(
