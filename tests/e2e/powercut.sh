@@ -13,6 +13,7 @@ CUT_SECONDS=${RAIDD_CUT_SECONDS:-4}
 SAY=$WORK/recorder.sock
 RECORDING=$WORK/recording
 PROMISES=$WORK/promises
+RISK=$WORK/risk
 MNT=$WORK/mnt
 RECORDER=
 mkdir -p "$MNT"
@@ -125,14 +126,14 @@ found_out() {
     exec powercut cut "$RECORDING" --members "${#SET_A[@]}" --mib "$CUT_MIB" --promises "$PROMISES" --tear "$TEAR" \
       --flushes 0 --random 6 --seed 7 --forget "${SET_A[@]}" "${SET_B[@]}" 2> "$WORK/cut.err"
   }
-  local in=${CUT[0]} out=${CUT[1]}
+  local in=${CUT[0]} out=${CUT[1]} pid=$CUT_PID   # unset by bash once it has ended
   while read -r -u "$in" point kind open; do
     number=$((number + 1))
     $2 "$number" > "$WORK/image.out" 2>&1 || { clear_up; bad=1; break; }
     echo next >&"$out" || break
   done
   eval "exec $out>&-" 2> /dev/null
-  wait "$CUT_PID" 2> /dev/null
+  wait "$pid" 2> /dev/null
   [ $bad -eq 1 ] && ok "$1-lies-are-found" || not_ok "$1-lies-are-found" "members that forget what was flushed pass"
 }
 
@@ -144,9 +145,9 @@ cut_all() {
   local opens=0
   coproc CUT {
     exec powercut cut "$RECORDING" --members "$count" --mib "$CUT_MIB" --promises "$PROMISES" --seed "$SEED" --tear "$TEAR" \
-      "${limit[@]}" --random "${RAIDD_CUTS:-$CUTS}" ${RAIDD_CUT_ONLY:+--only "$RAIDD_CUT_ONLY"} "${SET_A[@]}" "${SET_B[@]}" 2> "$WORK/cut.err"
+      --risk "$RISK" --from "${CUT_FROM:-armed}" "${limit[@]}" --random "${RAIDD_CUTS:-$CUTS}" ${RAIDD_CUT_ONLY:+--only "$RAIDD_CUT_ONLY"} "${SET_A[@]}" "${SET_B[@]}" 2> "$WORK/cut.err"
   }
-  local in=${CUT[0]} out=${CUT[1]}
+  local in=${CUT[0]} out=${CUT[1]} pid=$CUT_PID   # unset by bash once it has ended
   while read -r -u "$in" point kind open; do
     broken=
     for one in "$@"; do
@@ -169,7 +170,7 @@ cut_all() {
     echo next >&"$out" || break
   done
   eval "exec $out>&-" 2> /dev/null
-  wait "$CUT_PID" 2> /dev/null
+  wait "$pid" 2> /dev/null
   [ -s "$WORK/cut.err" ] && { not_ok "$name-images" "$(tail -n 1 "$WORK/cut.err")"; return 1; }
   say "$name: $number images ($flushes at flush boundaries), on average $((opens / (number > 0 ? number : 1))) open writes in each, last promises: $(tail -n 2 "$WORK/image.out" | head -c 200 | tr '\n' ' ')"
   [ $number -gt 0 ] || { not_ok "$name" "no image"; return 1; }

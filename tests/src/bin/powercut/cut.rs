@@ -166,6 +166,18 @@ impl<'a> State<'a> {
         }
     }
 
+    /// Where writes may or may not be there: member sectors, first and count.
+    pub fn risk(&self) -> Vec<(u64, u64)> {
+        let pending = self.members.iter().flat_map(|member| &member.pending);
+        let mut risk: Vec<_> = pending
+            .filter(|write| !write.durable)
+            .map(|write| (write.offset / 512, write.data.len() as u64 / 512))
+            .collect();
+        risk.sort_unstable();
+        risk.dedup();
+        risk
+    }
+
     /// Writes that may or may not be there.
     pub fn open(&self) -> usize {
         self.members
@@ -210,7 +222,7 @@ fn points(recording: &Recording, choice: &Choice, first: usize) -> Vec<(usize, &
 }
 
 /// For each point writes the images to `devices` (several sets of them get the same) and the marks before it to `promises`,
-/// prints `POINT KIND OPEN`, and waits for a line.
+/// what is at risk to `risk`, prints `POINT KIND OPEN`, and waits for a line.
 ///
 /// # Errors
 /// The recording is not whole, or a device takes no writes.
@@ -220,6 +232,7 @@ pub fn run(
     bytes: usize,
     choice: &Choice,
     promises: &Path,
+    risk: Option<&Path>,
     devices: &[PathBuf],
 ) -> Result<()> {
     ensure!(
@@ -259,6 +272,13 @@ pub fn run(
         marks
             .write_all(text.as_bytes())
             .context("write the promises")?;
+        if let Some(path) = risk {
+            let risk = state.risk();
+            let lines = risk
+                .iter()
+                .map(|(first, count)| format!("{first}+{count}\n"));
+            std::fs::write(path, lines.collect::<String>()).context("write what is at risk")?;
+        }
         let mut random = Random(choice.seed ^ point as u64);
         for member in 0..members {
             let image = arena.bytes_mut(range);

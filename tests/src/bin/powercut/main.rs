@@ -70,6 +70,12 @@ enum Verb {
         /// MiB of each job, as for the load.
         #[arg(long, default_value_t = 16)]
         mib: usize,
+        /// What `cut` wrote there: sectors of these rows on a member that is missing may be lost.
+        #[arg(long, requires = "missing")]
+        risk: Option<PathBuf>,
+        /// LEVEL:MEMBERS:CHUNK_SECTORS:DATA_OFFSET_SECTORS:SLOT of an array in MD's own layout, left-symmetric.
+        #[arg(long)]
+        missing: Option<ledger::Missing>,
     },
     /// Make images; for each of them print a line and wait for one.
     Cut {
@@ -96,6 +102,9 @@ enum Verb {
         /// This event only; the same image as in a run with the same seed.
         #[arg(long)]
         only: Option<usize>,
+        /// Gets the member sectors of writes that may or may not be there.
+        #[arg(long)]
+        risk: Option<PathBuf>,
         /// From the mark on no flush counts, as with members that lie: to show that a check finds it.
         #[arg(long)]
         forget: bool,
@@ -146,8 +155,17 @@ fn run(verb: Verb) -> Result<()> {
             target,
             promises,
             mib,
+            risk,
+            missing,
         } => {
-            println!("{}", ledger::check(&target, &promises, mib << 20)?);
+            let excuse = missing
+                .zip(risk)
+                .map(|(missing, risk)| missing.excuse(&risk))
+                .transpose()?;
+            println!(
+                "{}",
+                ledger::check(&target, &promises, mib << 20, excuse.as_ref())?
+            );
             Ok(())
         }
         Verb::Cut {
@@ -161,6 +179,7 @@ fn run(verb: Verb) -> Result<()> {
             tear,
             from,
             only,
+            risk,
             forget,
             devices,
         } => {
@@ -173,7 +192,15 @@ fn run(verb: Verb) -> Result<()> {
                 only,
                 forget,
             };
-            cut::run(&log, members, mib << 20, &choice, &promises, &devices)
+            cut::run(
+                &log,
+                members,
+                mib << 20,
+                &choice,
+                &promises,
+                risk.as_deref(),
+                &devices,
+            )
         }
     }
 }

@@ -143,7 +143,12 @@ fn hear(shared: &Shared, stream: UnixStream) -> Result<()> {
                 shared.failed[member].store(verb == "fail", Ordering::Release);
                 shared.log.lock().expect("nobody panics").mark(&line)?;
             }
-            "quit" => shared.devices.iter().for_each(Device::disconnect),
+            "quit" => {
+                // Answered first: the process ends with its members.
+                answers.write_all(b"ok\n").context("answer")?;
+                shared.devices.iter().for_each(Device::disconnect);
+                return Ok(());
+            }
             _ => anyhow::bail!("unknown: {line}"),
         }
         answers.write_all(b"ok\n").context("answer")?;
