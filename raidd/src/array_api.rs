@@ -131,6 +131,17 @@ pub struct SweepStatus {
     pub rate_bytes_per_s: u64,
 }
 
+/// The write-intent bitmap of a running array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BitmapStatus {
+    /// Bytes of each member's data for one bit.
+    pub chunk_bytes: u64,
+    /// Bits.
+    pub chunks: u64,
+    /// Bits that are set on the members.
+    pub dirty: u64,
+}
+
 /// Whether the array serves I/O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -202,6 +213,8 @@ pub struct ArrayStatus {
     pub limits: SweepLimits,
     /// The last scrubs since the start, the newest last.
     pub scrubs: Vec<ScrubReport>,
+    /// The write-intent bitmap.
+    pub bitmap: Option<BitmapStatus>,
     /// Name of the parity engine in use; several with a plus between.
     pub parity_engine: String,
     /// Which engine does what.

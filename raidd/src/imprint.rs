@@ -23,6 +23,8 @@ pub struct Target<'a> {
     pub logical_block: u32,
     /// Old signatures to erase: byte offset and length.
     pub wipe: Vec<(u64, u64)>,
+    /// A bitmap where the superblock says that it is, whole pages.
+    pub bitmap: Option<&'a [u8]>,
 }
 
 /// Why the members were not written. Whatever had been written has been taken back unless `left` says otherwise.
@@ -98,6 +100,12 @@ fn write_one(
         aligned::zero(target.file, offset, len, target.logical_block)
             .map_err(|e| ("erasing", e))?;
     }
+    if let (Some(bitmap), Some(sector)) = (target.bitmap, target.superblock.bitmap_sector()) {
+        let place = sector * SECTOR_BYTES;
+        undo.remember(index, target, place, bitmap.len() as u64)
+            .map_err(|e| ("reading", e))?;
+        aligned::write(target.file, place, bitmap).map_err(|e| ("writing the bitmap", e))?;
+    }
     aligned::write(target.file, at, &bytes).map_err(|e| ("writing the superblock", e))?;
     target.file.sync_all().map_err(|e| ("flushing", e))?;
     let back = aligned::read(target.file, at, bytes.len()).map_err(|e| ("reading back", e))?;
@@ -164,6 +172,7 @@ mod tests {
             superblock,
             logical_block: 512,
             wipe: vec![(510, 2), (60_000, 100)],
+            bitmap: None,
         }
     }
 

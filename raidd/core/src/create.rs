@@ -3,6 +3,7 @@
 //! Owns the rules for data_offset, the sizes, the bad-block log's place, names and first states, as mdadm
 //! lays arrays out (`docs/format.md`, New arrays). Pure; writes nothing. Costs a few kilobytes a member.
 
+use crate::bitmap::{self, ChunkError, Header, Map};
 use crate::geometry::{Geometry, GeometryError, Level, check_chunk};
 use crate::superblock::{
     FIXED_BYTES, RESYNC_DONE, SUPER_SECTOR_1_2, SlotRole, Superblock, feature,
@@ -28,6 +29,16 @@ pub struct NewMember {
     pub sectors: u64,
 }
 
+/// The write-intent bitmap of a new array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewBitmap {
+    None,
+    /// On every member, beside the superblock; chunk in bytes, mdadm's choice where none is asked for.
+    Internal {
+        chunk_bytes: Option<u32>,
+    },
+}
+
 /// What the array shall be.
 #[derive(Clone, Debug)]
 pub struct NewArray<'a> {
@@ -44,6 +55,7 @@ pub struct NewArray<'a> {
     pub now: u64,
     /// Take the parity as right without computing it.
     pub assume_clean: bool,
+    pub bitmap: NewBitmap,
     pub members: &'a [NewMember],
 }
 
@@ -52,6 +64,8 @@ pub struct NewArray<'a> {
 pub struct CreatePlan {
     pub geometry: Geometry,
     pub superblocks: Vec<Superblock>,
+    /// The bitmap of every member, from its header on; whole pages. To be written before the superblocks.
+    pub bitmap: Option<Vec<u8>>,
     pub warnings: Vec<CreateWarning>,
 }
 
@@ -95,6 +109,9 @@ impl fmt::Display for CreateWarning {
 pub enum CreateError {
     /// Level 4.
     Level(Level),
+    Bitmap(ChunkError),
+    /// A bitmap for an array without parity.
+    BitmapWithoutParity,
     Geometry(GeometryError),
     TooFewMembers {
         level: Level,
@@ -124,6 +141,15 @@ impl fmt::Display for CreateError {
                 write!(f, "{level} arrays are not made; use level 0, 5 or 6")
             }
             CreateError::Geometry(error) => error.fmt(f),
+            CreateError::Bitmap(error) => {
+                write!(f, "{error}: choose another bitmap chunk, or no bitmap")
+            }
+            CreateError::BitmapWithoutParity => {
+                write!(
+                    f,
+                    "raid0 has no parity that a bitmap could help: leave the bitmap out"
+                )
+            }
             CreateError::TooFewMembers { level, members } => write!(
                 f,
                 "{level} needs at least {} members and {members} were given: add members or use a lower level",
@@ -279,6 +305,9 @@ pub fn plan(new: &NewArray<'_>) -> Result<CreatePlan, CreateError> {
         }
     };
     let warnings = warnings(&geometry, &usable, with_host);
+    let bitmap = new_bitmap(new, geometry.member_sectors())?;
+    // The log of bad blocks stands behind the bitmap, or behind the room for one.
+    let before_log = bitmap.as_ref().map_or(room, |b| b.len() as u64 / 512);
     let roles = role_entries(members.len());
     let superblocks =
         members
@@ -314,7 +343,11 @@ pub fn plan(new: &NewArray<'_>) -> Result<CreatePlan, CreateError> {
                 block.dev_number = slot as u32;
                 block.device_uuid = member.device_uuid;
                 block.bblog_size = 8;
-                block.bblog_offset = 8 + room as i32;
+                block.bblog_offset = 8 + before_log as i32;
+                if bitmap.is_some() {
+                    block.feature_map |= feature::BITMAP;
+                    block.bitmap_offset = 8;
+                }
                 block.events = FIRST_EVENTS;
                 block.resync_offset = if new.assume_clean || level == Level::Raid0 {
                     RESYNC_DONE
@@ -323,11 +356,41 @@ pub fn plan(new: &NewArray<'_>) -> Result<CreatePlan, CreateError> {
                 };
                 block
             });
+    let superblocks = superblocks.collect();
     Ok(CreatePlan {
-        superblocks: superblocks.collect(),
+        superblocks,
+        bitmap,
         geometry,
         warnings,
     })
+}
+
+/// The bytes of the new array's bitmap: all chunks dirty as long as parity is not in sync, as mdadm has it.
+fn new_bitmap(new: &NewArray<'_>, size: u64) -> Result<Option<Vec<u8>>, CreateError> {
+    let NewBitmap::Internal { chunk_bytes } = new.bitmap else {
+        return Ok(None);
+    };
+    if new.level == Level::Raid0 {
+        return Err(CreateError::BitmapWithoutParity);
+    }
+    let room = bitmap::room_of_new(size);
+    let chunk = match chunk_bytes {
+        Some(chunk) => bitmap::check_chunk(size, room, chunk).map(|()| chunk),
+        None => bitmap::default_chunk(size, room),
+    };
+    let mut header = Header::new(new.uuid, size, chunk.map_err(CreateError::Bitmap)?);
+    header.events = FIRST_EVENTS;
+    // Both fail only for sizes that no room is large enough for.
+    let map = match new.assume_clean {
+        true => Map::clean(&header),
+        false => Map::all_dirty(&header),
+    };
+    let map = map.map_err(|_| CreateError::Bitmap(ChunkError::MemberTooLarge))?;
+    let mut bytes = vec![0; header.bytes().next_multiple_of(4096) as usize];
+    for (index, page) in bytes.chunks_mut(4096).enumerate() {
+        map.block(&header, index as u64, page);
+    }
+    Ok(Some(bytes))
 }
 
 fn warnings(geometry: &Geometry, usable: &[u64], with_host: bool) -> Vec<CreateWarning> {

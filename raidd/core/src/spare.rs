@@ -136,7 +136,7 @@ pub fn grow_roles(roles: &mut Vec<u16>, number: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::create::{NewArray, plan};
+    use crate::create::{NewArray, NewBitmap, plan};
     use crate::geometry::Level;
 
     fn array(sectors: u64, chunk_sectors: u32) -> Superblock {
@@ -155,6 +155,7 @@ mod tests {
             uuid: [9; 16],
             now: 1,
             assume_clean: false,
+            bitmap: NewBitmap::None,
             members: &members,
         };
         plan(&wanted).unwrap().superblocks.swap_remove(1)

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use raid_core::assemble::*;
-use raid_core::create::{NewArray, NewMember, plan};
+use raid_core::create::{NewArray, NewBitmap, NewMember, plan};
 use raid_core::geometry::{GeometryError, Level};
 use raid_core::refusal::Refusal;
 use raid_core::superblock::*;
@@ -42,6 +42,7 @@ fn made(level: Level, members: u8, clean: bool) -> Vec<Candidate> {
         uuid: [9; 16],
         now: 1_800_000_000,
         assume_clean: clean,
+        bitmap: NewBitmap::None,
         members: &sizes,
     };
     let mut blocks = plan(&new).unwrap().superblocks;

@@ -481,6 +481,7 @@ impl RunningArray for Array {
             sweep,
             limits: shot.limits,
             scrubs: shot.scrubs,
+            bitmap: shot.bitmap,
             parity_engine: facts.parity.engine.clone(),
             parity: facts.parity.choices.clone(),
             gpu: facts.parity.gpu(),

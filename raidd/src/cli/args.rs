@@ -9,6 +9,7 @@ pub use super::member_args::{
     WalkVerb,
 };
 use crate::config::{DEFAULT_SOCKET, check_chunk};
+use crate::control::protocol::BitmapKind;
 use crate::units::parse_size;
 
 /// Create, assemble, watch and stop RAID arrays served by raidd.
@@ -107,6 +108,12 @@ pub struct Create {
     /// Trust that parity on the members is right already; wrong unless they are all zeroes or come from such an array
     #[arg(long)]
     pub assume_clean: bool,
+    /// Write-intent bitmap: with it only what was being written is resynced after a crash [default: internal; none for level 0]
+    #[arg(long, short, value_enum, value_name = "KIND")]
+    pub bitmap: Option<BitmapKind>,
+    /// Bytes of each member for one bit of it, such as 64M; a bare number is KiB, as in mdadm [default: as mdadm chooses]
+    #[arg(long, value_name = "SIZE", value_parser = parse_bitmap_chunk)]
+    pub bitmap_chunk: Option<u64>,
     /// Overwrite what is on the members (never what is in use)
     #[arg(long, short)]
     pub force: bool,
@@ -210,6 +217,10 @@ fn parse_level(text: &str) -> Result<u8, String> {
 fn parse_chunk(text: &str) -> Result<u64, String> {
     let bytes = parse_size(text, 1024).map_err(|e| e.to_string())?.0;
     check_chunk(bytes).map(|c| u64::from(c.0))
+}
+
+fn parse_bitmap_chunk(text: &str) -> Result<u64, String> {
+    Ok(parse_size(text, 1024).map_err(|e| e.to_string())?.0)
 }
 
 #[cfg(test)]

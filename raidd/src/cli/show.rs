@@ -208,6 +208,16 @@ pub fn detail(d: &DetailView) {
         );
         rows.push(("Last scrub", text));
     }
+    if let Some(b) = &d.bitmap {
+        let chunk = Bytes(b.chunk_bytes);
+        rows.push((
+            "Bitmap",
+            format!(
+                "internal, chunk {chunk}, {} of {} chunks dirty",
+                b.dirty, b.chunks
+            ),
+        ));
+    }
     rows.push((
         "Members",
         format!("{}, {} degraded", slots(&d.array), d.degraded),

@@ -111,6 +111,8 @@ fn create(cli: &Cli, args: &Create, json: bool) -> exit::Outcome {
         chunk_bytes: args.chunk,
         layout: args.layout.clone(),
         assume_clean: args.assume_clean,
+        bitmap: args.bitmap,
+        bitmap_chunk_bytes: args.bitmap_chunk,
         force: args.force,
         accept_warnings: args.yes,
         dry_run: args.dry_run,

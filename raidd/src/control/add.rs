@@ -194,6 +194,7 @@ impl Control {
             superblock: &superblock,
             logical_block: candidate.node.logical_block,
             wipe: ranges.flat_map(|s| s.ranges.iter().copied()).collect(),
+            bitmap: None,
         }];
         let undo = write_all(&targets).map_err(|e| e.to_string())?;
         let device = MemberDevice {

@@ -6,15 +6,18 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use raid_core::assemble::{self, AssembleOptions, AssembledArray};
-use raid_core::create::{CreateError, CreatePlan, CreateWarning, NewArray, NewMember, plan};
+use raid_core::create::{
+    CreateError, CreatePlan, CreateWarning, NewArray, NewBitmap, NewMember, plan,
+};
 use raid_core::geometry::{Level, layout_name, layout_numbers, parse_layout};
-use raid_core::superblock::uuid_text;
+use raid_core::superblock::{bitmap_version, uuid_text};
 use raid_core::units::SECTOR_BYTES;
 
 use super::arrays::Running;
 use super::commands::Control;
 use super::protocol::{
-    ArrayView, CreateReply, CreateRequest, MemberView, Outcome, Problem, Refusal, RefusalKind,
+    ArrayView, BitmapKind, CreateReply, CreateRequest, MemberView, Outcome, Problem, Refusal,
+    RefusalKind,
 };
 use crate::array_api::{MemberDevice, MemberState};
 use crate::device::open::Mode;
@@ -103,6 +106,7 @@ impl Control {
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |d| d.as_secs()),
             assume_clean: request.assume_clean,
+            bitmap: new_bitmap(level, request)?,
             members: &members,
         };
         let plan =
@@ -211,6 +215,7 @@ impl Control {
                 superblock,
                 logical_block: c.node.logical_block,
                 wipe: wipe(c, superblock.data_offset, assume_clean),
+                bitmap: plan.bitmap.as_deref(),
             })
             .collect();
         let undo = write_all(&targets).map_err(|e| {
@@ -267,6 +272,27 @@ impl Control {
     }
 }
 
+/// Arrays with parity have a bitmap unless told otherwise.
+fn new_bitmap(level: Level, request: &CreateRequest) -> Result<NewBitmap, Refusal> {
+    let kind = request.bitmap.unwrap_or(match level {
+        Level::Raid0 => BitmapKind::None,
+        _ => BitmapKind::Internal,
+    });
+    let chunk_bytes = match request.bitmap_chunk_bytes.map(u32::try_from) {
+        None => None,
+        Some(Ok(bytes)) => Some(bytes),
+        Some(Err(_)) => return Err(bad("a bitmap chunk has at most 2 GiB".into())),
+    };
+    match kind {
+        BitmapKind::Internal => Ok(NewBitmap::Internal { chunk_bytes }),
+        BitmapKind::None if chunk_bytes.is_some() => Err(bad(
+            "a chunk size was given for a bitmap that is not wanted: leave one of the two out"
+                .into(),
+        )),
+        BitmapKind::None => Ok(NewBitmap::None),
+    }
+}
+
 /// The arrays that the candidates were members of until now.
 fn old_arrays(candidates: &[Candidate]) -> Vec<[u8; 16]> {
     let mut old: Vec<[u8; 16]> = candidates
@@ -296,7 +322,7 @@ fn verdict_of(plan: &CreatePlan) -> Result<AssembledArray, String> {
         .map(|block| assemble::Candidate {
             superblock: block.clone(),
             device_sectors: block.data_offset + block.data_size,
-            bitmap_version: None,
+            bitmap_version: plan.bitmap.as_deref().and_then(bitmap_version),
         })
         .collect();
     let verdict = assemble::assemble(&candidates, AssembleOptions::default())

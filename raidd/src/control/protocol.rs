@@ -10,7 +10,8 @@ pub use super::member_protocol::{
     AddRequest, MembersReply, MembersRequest, ScrubAction, ScrubRequest, SetRequest,
 };
 use crate::array_api::{
-    ArrayStatus, GpuStatus, Health, MemberState, ParityChoice, ScrubReport, SweepKind, SweepLimits,
+    ArrayStatus, BitmapStatus, GpuStatus, Health, MemberState, ParityChoice, ScrubReport,
+    SweepKind, SweepLimits,
 };
 
 /// Version of the protocol. A daemon answers other versions with an error that names its own.
@@ -96,6 +97,12 @@ pub struct CreateRequest {
     /// Trust the parity as it is.
     #[serde(default)]
     pub assume_clean: bool,
+    /// The write-intent bitmap; internal for levels with parity without a wish.
+    #[serde(default)]
+    pub bitmap: Option<BitmapKind>,
+    /// Bytes of each member for one bit; mdadm's choice without a wish.
+    #[serde(default)]
+    pub bitmap_chunk_bytes: Option<u64>,
     /// Overwrite what is on the members.
     #[serde(default)]
     pub force: bool,
@@ -105,6 +112,16 @@ pub struct CreateRequest {
     /// Check everything, write nothing.
     #[serde(default)]
     pub dry_run: bool,
+}
+
+/// Where an array keeps its write-intent bitmap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum BitmapKind {
+    /// On every member, beside the superblock.
+    Internal,
+    /// Nowhere: after a crash all of the array is resynced.
+    None,
 }
 
 /// Arguments of `assemble`. Nothing given means scan.
@@ -383,6 +400,9 @@ pub struct DetailView {
     /// The last scrubs since the array was started, the newest last.
     #[serde(default)]
     pub scrubs: Vec<ScrubReport>,
+    /// The write-intent bitmap, null when the array has none.
+    #[serde(default)]
+    pub bitmap: Option<BitmapStatus>,
     /// Parity engine in use; several with a plus between.
     pub parity_engine: String,
     /// Which engine does what.
@@ -489,6 +509,7 @@ impl DetailView {
             }),
             limits: s.limits,
             scrubs: s.scrubs.clone(),
+            bitmap: s.bitmap,
             parity_engine: s.parity_engine.clone(),
             parity: s.parity.clone(),
             gpu: s.gpu.clone(),
@@ -619,6 +640,8 @@ mod tests {
             chunk_bytes: Some(65536),
             layout: None,
             assume_clean: false,
+            bitmap: Some(BitmapKind::None),
+            bitmap_chunk_bytes: None,
             force: true,
             accept_warnings: false,
             dry_run: true,

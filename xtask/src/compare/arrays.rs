@@ -164,6 +164,8 @@ impl Raidd {
                     "json",
                     "--yes",
                     "--assume-clean",
+                    // As md is made here: without one.
+                    "--bitmap=none",
                     "--level",
                     level,
                 ])

@@ -91,6 +91,8 @@ pub struct IntentManager {
     /// Sectors of each member in a unit.
     unit_sectors: u64,
     bands: u64,
+    /// Bands that had to be swept at the start.
+    needed: u64,
     /// Bytes of a block of the bitmap.
     block: u64,
     period_ms: u64,
@@ -144,7 +146,7 @@ impl IntentManager {
             }
         }
         let period_ms = u64::from(header.daemon_sleep) * 1000;
-        IntentManager {
+        let mut bitmap = IntentManager {
             intent: Arc::new(intent),
             durable_events: 0,
             wanted_events: 0,
@@ -152,6 +154,7 @@ impl IntentManager {
             map,
             unit_sectors,
             bands: layout.bands(),
+            needed: 0,
             block: u64::from(block_bytes),
             period_ms,
             written: SlotSet::EMPTY,
@@ -164,7 +167,13 @@ impl IntentManager {
             next_age_ms: now_ms + period_ms,
             #[cfg(feature = "planted-bugs")]
             bug: None,
-        }
+        };
+        let done = match resync_offset {
+            u64::MAX => layout.bands(),
+            offset => offset / rows,
+        };
+        bitmap.needed = bitmap.left(done);
+        bitmap
     }
 
     /// With another time between rounds of clearing than the header says.
@@ -522,6 +531,11 @@ impl IntentManager {
                 range.end.saturating_sub(range.start.max(band))
             })
             .sum()
+    }
+
+    /// Bands that were to be swept below `band`, and all that were at the start.
+    pub(super) fn progress(&self, band: u64) -> (u64, u64) {
+        (self.needed.saturating_sub(self.left(band)), self.needed)
     }
 
     /// Bands that a member lacks which left the array when it had these events: those under dirty chunks. None if bits have

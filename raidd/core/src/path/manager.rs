@@ -175,11 +175,12 @@ impl Manager {
 
     /// The sweep under way or due.
     pub fn sweep(&self) -> Option<SweepState> {
+        let (done, total) = self.resync_progress();
         self.sweeping().then_some(SweepState {
             kind: SweepKind::Resync,
             slots: SlotSet::EMPTY,
-            done: self.swept,
-            total: self.cfg.bands,
+            done,
+            total,
             mismatches: 0,
             repaired: self.repaired,
             unreadable: 0,

@@ -26,7 +26,8 @@ use raid_core::path::manager::{
 use raid_core::path::types::{Msg, SlotSet, SweepKind, View};
 
 use crate::array_api::{
-    Change, ChangeError, Changed, MemberDevice, MemberStatus, ScrubReport, SweepLimits,
+    BitmapStatus, Change, ChangeError, Changed, MemberDevice, MemberStatus, ScrubReport,
+    SweepLimits,
 };
 use crate::engine::{EngineMember, MemberChange, Postbox, mark_io_flusher};
 use record::Flight;
@@ -72,6 +73,8 @@ pub struct Snapshot {
     pub limits: SweepLimits,
     /// The last scrubs.
     pub scrubs: Vec<ScrubReport>,
+    /// The write-intent bitmap.
+    pub bitmap: Option<BitmapStatus>,
     /// Every device.
     pub devices: Arc<Vec<MemberStatus>>,
 }
@@ -143,6 +146,14 @@ pub fn snapshot(manager: &Manager) -> Snapshot {
         events: manager.events(),
         dirty: manager.dirty(),
         sweep: manager.sweep(),
+        bitmap: manager.bitmap().map(|bitmap| {
+            let (dirty, chunks) = bitmap.dirty();
+            BitmapStatus {
+                chunk_bytes: bitmap.chunk_bytes(),
+                chunks,
+                dirty,
+            }
+        }),
         rate: 0.0,
         limits: SweepLimits::default(),
         scrubs: Vec::new(),

@@ -17,6 +17,14 @@ impl Manager {
         self.bitmap.as_ref()
     }
 
+    /// Bands of the resync that are done, and all of them: with a bitmap only those that it names.
+    pub(super) fn resync_progress(&self) -> (u64, u64) {
+        match &self.bitmap {
+            Some(bitmap) => bitmap.progress(self.swept),
+            None => (self.swept, self.cfg.bands),
+        }
+    }
+
     /// What the bitmap has to know of the array.
     pub(super) fn facts(&self) -> Facts {
         let mut present = SlotSet::EMPTY;
