@@ -98,6 +98,7 @@ impl ArrayStarter for SimStarter {
                 total_bytes: 4 << 20,
                 rate_bytes_per_s: 1 << 20,
             }),
+            bitmap: None,
             limits: SweepLimits::default(),
             scrubs: Vec::new(),
             parity_engine: "simulated".into(),
