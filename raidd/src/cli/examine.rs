@@ -52,6 +52,8 @@ struct View {
     clean: bool,
     /// Bytes of each member in sync; null when clean.
     resync_offset_bytes: Option<u64>,
+    /// Bytes of this member that a rebuild has filled; null where none is under way.
+    recovery_offset_bytes: Option<u64>,
     created: u64,
     updated: u64,
     features: Vec<String>,
@@ -234,6 +236,9 @@ fn view(b: &Superblock, bad_blocks: usize) -> View {
         events: b.events,
         clean: b.is_clean(),
         resync_offset_bytes: (!b.is_clean()).then(|| bytes(b.resync_offset)),
+        recovery_offset_bytes: b
+            .has(feature::RECOVERY_OFFSET)
+            .then(|| bytes(b.recovery_offset)),
         created: b.ctime & 0xff_ffff_ffff,
         updated: b.utime & 0xff_ffff_ffff,
         features: feature::names(b.feature_map),
@@ -261,6 +266,13 @@ fn array_state(b: &Superblock) -> String {
             }
         })
         .collect()
+}
+
+fn role(v: &View) -> String {
+    let filled = v.recovery_offset_bytes.map_or(String::new(), |done| {
+        format!(", rebuilt up to {}", Bytes(done))
+    });
+    format!("{} (device number {}){filled}", v.role, v.dev_number)
 }
 
 fn print(one: &Examined) {
@@ -300,10 +312,7 @@ fn print(one: &Examined) {
                 Bytes(v.data_offset_bytes)
             ),
         ),
-        (
-            "Role",
-            format!("{} (device number {})", v.role, v.dev_number),
-        ),
+        ("Role", role(v)),
         ("State", format!("{state}, events {}", v.events)),
         (
             "Features",

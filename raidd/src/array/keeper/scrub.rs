@@ -33,10 +33,8 @@ fn reason(why: Refused) -> (&'static str, &'static str) {
             "as many members are lost as the level tolerates: there is nothing to compare with",
             "replace the lost members first",
         ),
-        Refused::Unavailable => ("this version cannot do it yet", ""),
-        Refused::Occupied | Refused::Empty | Refused::Needed | Refused::Range => {
-            ("the array does not take it", "")
-        }
+        // About members, or not there yet.
+        _ => ("the array does not take it", ""),
     }
 }
 
