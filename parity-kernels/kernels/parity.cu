@@ -301,8 +301,14 @@ __device__ __forceinline__ u32 unit_columns(const Shape *shape, uint4 *base, uin
 
 __device__ __forceinline__ void nap(u32 ns) { asm volatile("nanosleep.u32 %0;" ::"r"(ns)); }
 
-__device__ __forceinline__ void worker_barrier(u32 id, u32 threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+// Waits for all threads of the worker. A worker that is its block takes the block's own barrier; of several in a block each
+// has one by number.
+template <bool WHOLE>
+__device__ __forceinline__ void worker_barrier(u32 local, u32 threads) {
+    if (WHOLE)
+        __syncthreads();
+    else
+        asm volatile("bar.sync %0, %1;" ::"r"(local + 1), "r"(threads) : "memory");
 }
 
 __device__ __forceinline__ void answer_unit(u32 *at, u32 word) {
@@ -341,10 +347,13 @@ struct Ring {
     u32 aside_bytes;   // of a unit
     u32 log2_slots;
     u32 head;          // number of the first unit
-    u32 worker;        // threads in a worker, a divisor of the block's
+    u32 worker;        // threads in a worker, a divisor of the block's; means nothing where the worker is the block
     u32 patience;      // looks at the ring before the first nap
     u32 spacing;       // cycles between an answer and the next question
 };
+
+// Where a shape is kept.
+__device__ __forceinline__ u32 kept_at(u32 shape) { return shape / 2 % KEPT; }
 
 // The persistent kernel of one ring. Each worker takes every `workers`-th unit, from unit number `head` on, and answers in
 // `done[slot]`: sequence number, and the answer of a check above it. A worker ends at a unit of EXIT_SHAPE.
@@ -353,25 +362,33 @@ struct Ring {
 // every question that is on the way, of this worker or another, so that more of them cost more than they gain.
 // No fence is between finding a unit and reading its data. The data are read past all caches, after the unit (the warps
 // wait at the barrier until its value is there), and were written before it.
-extern "C" __global__ void __launch_bounds__(512, 1) raidd_serve(const Ring ring) {
-    // Two in turn: warps without a column in a unit may still have to read it while thread 0 finds the next.
-    __shared__ uint4 found[2][4];
-    __shared__ u32 answers[4];
+//
+// All threads of a worker come to every barrier. What thread 0 writes for the others, it writes between the barrier at the
+// end of a unit and that at the start of the next, where nobody reads; shapes are kept between that and another of their own.
+// WORKERS: how many a block has at most; 1 means that the worker is the block.
+template <u32 WORKERS>
+__device__ __forceinline__ void serve(const Ring &ring) {
+    constexpr bool WHOLE = WORKERS == 1;
+    __shared__ uint4 found[WORKERS];
+    __shared__ u32 answers[WORKERS];
     // Shapes at hand: to fetch one again from the card's memory takes half as long as to fetch data from the host's.
-    __shared__ uint4 kept[4][KEPT][KEPT_SIZE];
-    __shared__ u32 kept_as[4][KEPT];
-    u32 turn = 0, hurry = 1;
+    __shared__ uint4 kept[WORKERS][KEPT][KEPT_SIZE];
+    // Which they are. Only thread 0 of a worker uses this.
+    __shared__ u32 kept_as[WORKERS][KEPT];
+    u32 hurry = 1;
 #ifdef RAIDD_PROFILE
     u32 stamp[6];
 #endif
-    const u32 local = threadIdx.x / ring.worker, thread = threadIdx.x % ring.worker;
-    const u32 each = blockDim.x / ring.worker, workers = gridDim.x * each;
+    const u32 size = WHOLE ? blockDim.x : ring.worker;
+    const u32 local = WHOLE ? 0 : threadIdx.x / size, thread = WHOLE ? threadIdx.x : threadIdx.x % size;
+    const u32 each = WHOLE ? 1 : blockDim.x / size, workers = gridDim.x * each;
     const u32 me = blockIdx.x * each + local, slots = 1u << ring.log2_slots;
+    if (thread == 0)
+        for (u32 i = 0; i < KEPT; i++) kept_as[local][i] = EXIT_SHAPE;
     // The first unit that is this worker's: the slots are a multiple of the workers, so slot number and unit number give
     // the same turn.
-    for (u32 i = thread; i < KEPT; i += ring.worker) kept_as[local][i] = EXIT_SHAPE;
     u32 number = ring.head + (me + workers - ring.head % workers) % workers;
-    for (;; number += workers, turn ^= 1) {
+    for (;; number += workers) {
         const u32 slot = number & (slots - 1);
         const u32 seq = ((number >> ring.log2_slots) + 1) & 0xffffu;
         if (thread == 0) {
@@ -394,12 +411,13 @@ extern "C" __global__ void __launch_bounds__(512, 1) raidd_serve(const Ring ring
             }
             STAMP(1);
             hurry = unit.w >> 16;
-            found[turn][local] = unit;
+            unit.w = kept_as[local][kept_at(unit.x >> 16)] == unit.x >> 16;
+            found[local] = unit;
             answers[local] = 0;
         }
-        worker_barrier(local + 1, ring.worker);
+        worker_barrier<WHOLE>(local, size);
         STAMP(2);
-        const uint4 unit = found[turn][local];
+        const uint4 unit = found[local];
         const u32 shape_at = unit.x >> 16;
         if (shape_at == EXIT_SHAPE) {
             if (thread == 0) answer_unit(ring.done + slot, seq);
@@ -407,30 +425,27 @@ extern "C" __global__ void __launch_bounds__(512, 1) raidd_serve(const Ring ring
         }
         // All threads of the worker come to the same end here.
         const uint4 *there = (const uint4 *)(ring.shapes + (u64)shape_at * 128);
-        const u32 entry = shape_at / 2 % KEPT;
-        const Shape *shape = (const Shape *)there;
-        const bool known = kept_as[local][entry] == shape_at;
-        const u32 terms = known ? 0 : load(there).z;
-        if (known) {
-            shape = (const Shape *)kept[local][entry];
-        } else if (terms <= KEPT_TERMS) {
-            worker_barrier(local + 5, ring.worker);
-            // No further than the shape goes: what lies behind may not be written yet.
-            const u32 size = 8 + (terms + BATCH - 1) / BATCH * BATCH / 2;
-            for (u32 i = thread; i < size; i += ring.worker) kept[local][entry][i] = load(there + i);
-            if (thread == 0) kept_as[local][entry] = shape_at;
-            worker_barrier(local + 5, ring.worker);
-            shape = (const Shape *)kept[local][entry];
+        const u32 entry = kept_at(shape_at);
+        const Shape *shape = (const Shape *)kept[local][entry];
+        if (!unit.w) {
+            const u32 terms = load(there).z;
+            if (terms <= KEPT_TERMS) {
+                // No further than the shape goes: what lies behind may not be written yet.
+                const u32 words = 8 + (terms + BATCH - 1) / BATCH * BATCH / 2;
+                for (u32 i = thread; i < words; i += size) kept[local][entry][i] = load(there + i);
+                if (thread == 0) kept_as[local][entry] = shape_at;
+                worker_barrier<WHOLE>(local, size);
+            } else {
+                shape = (const Shape *)there;
+            }
         }
         uint4 *base = (uint4 *)(ring.arena + (u64)unit.y * 512);
         uint4 *aside = (uint4 *)(ring.aside + (u64)slot * ring.aside_bytes);
-        u32 answer = unit_columns<true, LIVE_BATCH, 2>(shape, base, aside, ring.aside_bytes / 32, unit.z & 0xffffu, thread, ring.worker);
+        const u32 columns = unit.z & 0xffffu;
+        u32 answer = unit_columns<true, LIVE_BATCH, 2>(shape, base, aside, ring.aside_bytes / 32, columns, thread, size);
         STAMP(3);
         if (answer) atomicOr(&answers[local], answer);
-        // Warps without a column are ahead, at the barrier above. After the one below, thread 0 alone uses `answers`.
-        const u32 busy = min((unit.z & 0xffffu) + 31 & ~31u, ring.worker);
-        if (thread >= busy) continue;
-        worker_barrier(local + 9, busy);
+        worker_barrier<WHOLE>(local, size);
         STAMP(4);
         if (thread == 0) {
             const u32 word = seq | answers[local] << 16;
@@ -445,6 +460,12 @@ extern "C" __global__ void __launch_bounds__(512, 1) raidd_serve(const Ring ring
         }
     }
 }
+
+// One worker a block.
+extern "C" __global__ void __launch_bounds__(512, 1) raidd_serve(const Ring ring) { serve<1>(ring); }
+
+// Two or four workers a block.
+extern "C" __global__ void __launch_bounds__(512, 1) raidd_serve_shared(const Ring ring) { serve<4>(ring); }
 
 // Many units at once, `count` of them, over memory of the host or of the card. A check is answered by a 1 in
 // `answers[2 * unit]` where P differs and in the word behind it where Q does; the caller has set them to zero.

@@ -19,6 +19,8 @@ type Test = (&'static str, fn(&Gpu, Effort));
 
 const TESTS: &[Test] = &[
     ("the_ring_conforms", the_ring_conforms),
+    ("a_ring_of_blocks_conforms", blocks_conform),
+    ("a_ring_of_workers_conforms", workers_conform),
     ("batches_conform", batches_conform),
     ("a_parked_lane_wakes", a_parked_lane_wakes),
     ("load_goes_on_while_the_kernel_is_renewed", renewed),
@@ -128,13 +130,13 @@ fn conform(name: &str, gpu: &Gpu, options: GpuOptions, effort: Effort) -> Tally 
     total
 }
 
-fn the_ring_conforms(gpu: &Gpu, effort: Effort) {
+/// The common cases through rings with so many blocks, workers in each and threads in each, and so many bytes to a unit.
+fn rings_conform(gpu: &Gpu, effort: Effort, ways: &[(u32, u32, u32, usize)]) {
     let mut options = GpuOptions {
         bulk: Some(false),
         ..GpuOptions::default()
     };
-    for (blocks, workers, threads, unit) in [(1, 1, 512, 16384), (4, 4, 128, 4096), (2, 2, 96, 512)]
-    {
+    for &(blocks, workers, threads, unit) in ways {
         options.ring.blocks = blocks;
         options.ring.workers = workers;
         options.ring.threads = threads;
@@ -143,6 +145,20 @@ fn the_ring_conforms(gpu: &Gpu, effort: Effort) {
         println!("  {} ran, {} unfit", tally.ran, tally.unfit);
         assert!(tally.ran > tally.unfit, "most cases are for the card");
     }
+}
+
+fn the_ring_conforms(gpu: &Gpu, effort: Effort) {
+    let ring = GpuOptions::default().ring;
+    let usual = (ring.blocks, ring.workers, ring.threads, ring.unit);
+    rings_conform(gpu, effort, &[usual]);
+}
+
+fn blocks_conform(gpu: &Gpu, effort: Effort) {
+    rings_conform(gpu, effort, &[(4, 1, 512, 16384), (2, 1, 96, 512)]);
+}
+
+fn workers_conform(gpu: &Gpu, effort: Effort) {
+    rings_conform(gpu, effort, &[(4, 4, 128, 4096), (2, 2, 96, 512)]);
 }
 
 fn batches_conform(gpu: &Gpu, effort: Effort) {

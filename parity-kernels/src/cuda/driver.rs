@@ -245,11 +245,14 @@ pub(super) fn pointer<T>(value: &mut T) -> *mut c_void {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kernel {
     Serve,
+    ServeShared,
     Bulk,
     Read,
     Copy,
     Trap,
 }
+
+const KERNELS: usize = 6;
 
 /// One context on one device, shared by everything that works there.
 pub(crate) struct Context {
@@ -258,7 +261,7 @@ pub(crate) struct Context {
     gate: RwLock<bool>,
     /// Somebody has met an error: nothing new shall begin here.
     failed: AtomicBool,
-    kernels: [sys::CUfunction; 5],
+    kernels: [sys::CUfunction; KERNELS],
     /// Where the kernels that stay look for an order to end, see [`Context::on_destroy`].
     stops: Mutex<Vec<(Weak<Shared>, usize)>>,
     /// The device it is on.
@@ -293,7 +296,7 @@ impl Context {
             raw,
             gate: RwLock::new(true),
             failed: AtomicBool::new(false),
-            kernels: [ptr::null_mut(); 5],
+            kernels: [ptr::null_mut(); KERNELS],
             stops: Mutex::default(),
             info: info.clone(),
         };
@@ -301,7 +304,7 @@ impl Context {
         Ok(Arc::new(context))
     }
 
-    fn load_kernels(&self) -> Result<[sys::CUfunction; 5], LaneError> {
+    fn load_kernels(&self) -> Result<[sys::CUfunction; KERNELS], LaneError> {
         let _here = self.enter()?;
         let text = CString::new(PTX).expect("PTX is text");
         let mut module = ptr::null_mut();
@@ -309,9 +312,10 @@ impl Context {
         check("loading the GPU programs", unsafe {
             sys::cuModuleLoadData(&mut module, text.as_ptr().cast())
         })?;
-        let mut kernels = [ptr::null_mut(); 5];
+        let mut kernels = [ptr::null_mut(); KERNELS];
         let names = [
             c"raidd_serve",
+            c"raidd_serve_shared",
             c"raidd_bulk",
             c"raidd_read",
             c"raidd_copy",

@@ -357,12 +357,16 @@ impl Ring {
             spacing: self.options.spacing,
         };
         let threads = self.options.workers * self.options.threads;
-        // SAFETY: this is the parameter of `raidd_serve`. The shared memory, the shapes and the arena stay registered
+        let kernel = match self.options.workers {
+            1 => Kernel::Serve,
+            _ => Kernel::ServeShared,
+        };
+        // SAFETY: this is the parameter of both kernels. The shared memory, the shapes and the arena stay registered
         // until the kernel has ended (see `close`); it touches what units name, and units name ranges of the arena that
         // are the lane's until they are answered.
         unsafe {
             self.stream.launch(
-                Kernel::Serve,
+                kernel,
                 self.options.blocks,
                 threads,
                 &mut [pointer(&mut parameters)],
