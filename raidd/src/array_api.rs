@@ -61,7 +61,7 @@ pub struct ArrayOptions {
     /// How many times later than on the CPU a job may end on a GPU.
     pub gpu_slack: u32,
     /// Most blocks, and so multiprocessors, of one GPU that the lanes of this array keep while they are awake. A queue's
-    /// lane has one.
+    /// lane has as many as its share, four at most.
     pub gpu_blocks: u16,
     /// Fixed ublk device id; `None` takes the next free one.
     pub device_id: Option<u32>,

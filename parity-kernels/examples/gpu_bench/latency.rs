@@ -252,6 +252,33 @@ fn alone(
     Ok((median(total), median(handing)))
 }
 
+/// What a lane gains and loses with more blocks than one: the time of one stripe, and the rate of many.
+pub fn blocks(
+    device: &DeviceInfo,
+    options: GpuOptions,
+    quick: bool,
+    report: &mut Report,
+) -> Result<(), LaneError> {
+    report.heading("(e) a lane of one block and of several: encode 6+2");
+    let bytes = if quick { 1 << 28 } else { 1 << 30 };
+    for chunk in [4 << 10, 16 << 10, 64 << 10, 256 << 10] {
+        let mut stripes = Stripes::new(bytes, 6, chunk);
+        for blocks in [1, 2, 4] {
+            let mut options = options;
+            options.ring.blocks = blocks;
+            let gpu = Gpu::new(device.clone(), options);
+            let mut lane = gpu.lane(stripes.arena.memory())?;
+            let (time, _) = alone(&mut lane, &mut stripes, chunk, true, |i| i)?;
+            Box::new(lane).close()?;
+            let (rate, _) = stream(&gpu, &mut stripes, 64, if quick { 0.2 } else { 0.5 })?;
+            let name = format!("6 x {} KiB, {blocks} block(s)", chunk >> 10);
+            report.line(format!("{name}: one"), time, "us");
+            report.line(format!("{name}: many"), rate / 1e9, "GB/s");
+        }
+    }
+    Ok(())
+}
+
 /// Where the time of a unit goes inside the kernel, in clock cycles of the card; needs kernels made for it.
 pub fn profile(device: &DeviceInfo, options: GpuOptions) -> Result<(), LaneError> {
     let mut stripes = Stripes::new(1 << 30, 6, 16 << 10);

@@ -112,6 +112,7 @@ fn main() -> ExitCode {
     } else {
         rates::bulk(device, options, quick, &mut report)
             .and_then(|link| latency::rings(device, options, quick, link, &mut report))
+            .and_then(|()| latency::blocks(device, options, quick, &mut report))
     };
     if let Err(error) = &result {
         eprintln!("gpu_bench: {error}");

@@ -66,6 +66,19 @@ impl Gpu {
         &self.info
     }
 
+    /// Blocks of the kernels of its lanes, unless they are opened otherwise.
+    pub fn blocks(&self) -> u32 {
+        self.options.ring.blocks
+    }
+
+    /// Opens lanes on it whose kernels have so many blocks, a power of two (see [`RingOptions::blocks`]).
+    pub fn with_blocks(self: &Arc<Gpu>, blocks: u32) -> Arc<dyn Opener> {
+        let mut options = self.options;
+        options.ring.blocks = blocks;
+        let gpu = self.clone();
+        Arc::new(WithBlocks { gpu, options })
+    }
+
     /// The context of new lanes: the present one, unless something failed there.
     pub(crate) fn context(&self) -> Result<Arc<Context>, LaneError> {
         let mut held = self.context.lock().unwrap_or_else(PoisonError::into_inner);
@@ -119,8 +132,12 @@ impl Gpu {
     /// # Errors
     /// As [`Opener::open`].
     pub fn lane(&self, memory: Arc<Memory>) -> Result<CudaLane, LaneError> {
+        self.lane_as(memory, self.options)
+    }
+
+    fn lane_as(&self, memory: Arc<Memory>, options: GpuOptions) -> Result<CudaLane, LaneError> {
         let context = self.context()?;
-        let result = CudaLane::new(context.clone(), memory, self.options);
+        let result = CudaLane::new(context.clone(), memory, options);
         if result.is_err() && context.failed() {
             // So that the next attempt finds a fresh one.
             context.destroy()?;
@@ -132,6 +149,22 @@ impl Gpu {
 /// See [`Gpu::inject_shortage`].
 pub struct Shortage {
     _held: Vec<DeviceMemory>,
+}
+
+/// Opens lanes on a device whose kernels have another number of blocks than the device's own.
+struct WithBlocks {
+    gpu: Arc<Gpu>,
+    options: GpuOptions,
+}
+
+impl Opener for WithBlocks {
+    fn name(&self) -> String {
+        self.gpu.name()
+    }
+
+    fn open(&self, memory: Arc<Memory>) -> Result<Box<dyn Lane>, LaneError> {
+        Ok(Box::new(self.gpu.lane_as(memory, self.options)?))
+    }
 }
 
 impl Opener for Gpu {

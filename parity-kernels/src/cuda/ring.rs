@@ -43,7 +43,9 @@ const ASIDE_AT: usize = STOP_AT + 128;
 /// How much of the device a ring's kernel takes, and how it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingOptions {
-    /// Blocks of the kernel; each keeps a multiprocessor, or a good part of it, while the lane is awake. A power of two.
+    /// Blocks of the kernel; each keeps a multiprocessor, or a good part of it, while the lane is awake. A power of two. The
+    /// units of a job are shared out among them, so that more make large jobs faster; and small ones slower, since each
+    /// asks for work of its own.
     pub blocks: u32,
     /// Workers in a block, at most 4 and a power of two. Several carry more jobs at once, and each is slower.
     pub workers: u32,

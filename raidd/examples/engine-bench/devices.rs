@@ -85,7 +85,12 @@ impl Devices {
             Devices::Gpus(all) => {
                 let one = |gpu: &Arc<Gpu>| {
                     let info = gpu.info();
-                    format!("{} at {}", gpu.name(), info.pci_address)
+                    let blocks = gpu.blocks();
+                    format!(
+                        "{} at {}, {blocks} block(s) a lane",
+                        gpu.name(),
+                        info.pci_address
+                    )
                 };
                 all.iter().map(one).collect()
             }

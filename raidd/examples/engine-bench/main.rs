@@ -32,6 +32,7 @@ use devices::{Devices, Strike};
 use members::Backing;
 use parity_kernels::cuda::GpuOptions;
 use raidd::lane::cost::Policy;
+use raidd::lane::spread::blocks_each;
 use rig::Variant;
 use tracing_subscriber::EnvFilter;
 
@@ -135,7 +136,7 @@ struct Args {
     /// GPUs: auto, or numbers and uuids with commas between.
     #[arg(long, default_value = "auto")]
     gpu: String,
-    /// Blocks that a lane takes on a GPU.
+    /// Blocks that a lane takes on a GPU, a power of two [default: what the daemon would give it of 16].
     #[arg(long)]
     blocks: Option<u32>,
     /// Who carries jobs out on a GPU.
@@ -150,9 +151,14 @@ struct Args {
 }
 
 impl Args {
+    fn queues(&self) -> u16 {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        self.queues.unwrap_or((cores / 4).clamp(1, 64) as u16)
+    }
+
     fn gpu_options(&self) -> GpuOptions {
         let mut options = GpuOptions::default();
-        options.ring.blocks = self.blocks.unwrap_or(options.ring.blocks);
+        options.ring.blocks = self.blocks.unwrap_or(blocks_each(self.queues().into(), 16));
         options.bulk = match self.way {
             WayArg::BySize => None,
             WayArg::Ring => Some(false),
@@ -187,7 +193,7 @@ fn run(args: &Args) -> Result<bool, String> {
         })?,
     });
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let queues = args.queues.unwrap_or((cores / 4).clamp(1, 64) as u16);
+    let queues = args.queues();
     if queues == 0 || args.depth == 0 || args.chunk == 0 || !args.chunk.is_multiple_of(4) {
         return Err("--queues, --depth and --chunk (a multiple of 4) must not be 0".into());
     }

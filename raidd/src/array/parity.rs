@@ -11,7 +11,7 @@ use crate::array_api::{ArrayOptions, GpuStatus, ParityChoice, StartError};
 use crate::doctor::{self, Status, gather};
 use crate::lane::choice::GpuChoice;
 use crate::lane::cost::Policy;
-use crate::lane::spread::{kernel_distance, node_of_cpu, spread};
+use crate::lane::spread::{blocks_each, kernel_distance, node_of_cpu, spread};
 use crate::lane::{LanePlan, gpu};
 use crate::units::Bytes;
 
@@ -20,8 +20,8 @@ pub(super) struct ParitySetup {
     pub calibration: Arc<Calibration>,
     gpu: GpuChoice,
     policy: Policy,
-    /// To one device.
-    most_lanes: usize,
+    /// Of one device.
+    most_blocks: usize,
     unavailable: Option<String>,
     /// One per queue that has one; or none at all.
     pub plans: Vec<Option<LanePlan>>,
@@ -104,7 +104,7 @@ impl ParitySetup {
                 slack: f64::from(options.gpu_slack),
                 ..Policy::default()
             },
-            most_lanes: usize::from(options.gpu_blocks),
+            most_blocks: usize::from(options.gpu_blocks),
             unavailable: None,
             plans: Vec::new(),
         })
@@ -125,10 +125,14 @@ impl ParitySetup {
             .map(|cpus| cpus.first().and_then(|cpu| node_of_cpu(*cpu)))
             .collect();
         let nodes: Vec<Option<u32>> = devices.iter().map(|d| d.node).collect();
-        self.plans = spread(&queues, &nodes, self.most_lanes, kernel_distance)
-            .into_iter()
+        let dealt = spread(&queues, &nodes, self.most_blocks, kernel_distance);
+        let lanes = |device| dealt.iter().filter(|at| **at == Some(device)).count();
+        self.plans = dealt
+            .iter()
             .map(|at| {
-                let opener = devices[at?].opener.clone();
+                let device = (*at)?;
+                let blocks = blocks_each(lanes(device), self.most_blocks);
+                let opener = devices[device].gpu.with_blocks(blocks);
                 Some(LanePlan::new(opener, self.calibration.clone(), self.policy))
             })
             .collect();

@@ -4,16 +4,14 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use parity_kernels::cuda::{Gpu, GpuOptions, Selection, Unavailable, gpus};
-use parity_kernels::offload::Opener;
-
 use super::choice::GpuChoice;
+use parity_kernels::cuda::{Gpu, GpuOptions, Selection, Unavailable, gpus};
 
 /// A device that lanes can be opened to.
 #[derive(Clone)]
 pub struct Device {
-    /// Opens them.
-    pub opener: Arc<dyn Opener>,
+    /// Itself; see [`Gpu::with_blocks`] for what opens them.
+    pub gpu: Arc<Gpu>,
     /// NUMA node that it hangs on, where known.
     pub node: Option<u32>,
 }
@@ -46,7 +44,7 @@ pub fn devices(choice: &GpuChoice) -> Result<Vec<Device>, Unavailable> {
         };
         found.push(Device {
             node: node(&gpu.info().pci_address),
-            opener: gpu,
+            gpu,
         });
     }
     Ok(found)

@@ -39,6 +39,15 @@ pub fn spread(
         .collect()
 }
 
+/// Most blocks of one lane. With four the bus is full while a lane has large jobs, and each more makes small ones later.
+const MOST_BLOCKS: usize = 4;
+
+/// Blocks for each of `lanes` lanes to one device that may keep `most` blocks in all: a power of two, at least 1.
+pub fn blocks_each(lanes: usize, most: usize) -> u32 {
+    let fair = (most / lanes.max(1)).clamp(1, MOST_BLOCKS);
+    1 << fair.ilog2()
+}
+
 /// The kernel's NUMA distance between two nodes.
 pub fn kernel_distance(a: u32, b: u32) -> Option<u32> {
     let path = format!("/sys/devices/system/node/node{a}/distance");
@@ -85,6 +94,23 @@ mod tests {
             spread(&[Some(1); 3], &devices, 1, two_sockets),
             [Some(1), Some(0), None]
         );
+    }
+
+    #[test]
+    fn few_lanes_have_more_blocks() {
+        let each = |lanes| blocks_each(lanes, 16);
+        assert_eq!(
+            [1, 2, 4, 5, 8, 9, 16, 17].map(each),
+            [4, 4, 4, 2, 2, 1, 1, 1]
+        );
+        assert_eq!([1, 2, 3, 7].map(|most| blocks_each(1, most)), [1, 2, 2, 4]);
+        assert_eq!(blocks_each(0, 16), 4);
+        // Never more in all than may be kept, for as many lanes as `spread` allows.
+        for most in 1..40 {
+            for lanes in 1..=most {
+                assert!(lanes * blocks_each(lanes, most) as usize <= most);
+            }
+        }
     }
 
     #[test]
