@@ -419,10 +419,8 @@ __device__ __forceinline__ void serve(const Ring &ring) {
         STAMP(2);
         const uint4 unit = found[local];
         const u32 shape_at = unit.x >> 16;
-        if (shape_at == EXIT_SHAPE) {
-            if (thread == 0) answer_unit(ring.done + slot, seq);
-            return;
-        }
+        // Without an answer: after an order to stop it could be taken for that of a unit just posted here.
+        if (shape_at == EXIT_SHAPE) return;
         // All threads of the worker come to the same end here.
         const uint4 *there = (const uint4 *)(ring.shapes + (u64)shape_at * 128);
         const u32 entry = kept_at(shape_at);

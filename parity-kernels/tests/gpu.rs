@@ -7,6 +7,7 @@ mod common;
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::conform::{Effort, MAX_SPAN, Tally, cases, through_lane};
@@ -25,6 +26,10 @@ const TESTS: &[Test] = &[
     ("a_parked_lane_wakes", a_parked_lane_wakes),
     ("load_goes_on_while_the_kernel_is_renewed", renewed),
     ("a_lane_closes_beside_a_busy_one", closes_beside_a_busy_one),
+    (
+        "lanes_come_and_go_beside_one_with_new_shapes",
+        beside_new_shapes,
+    ),
     ("a_card_without_memory_is_an_error", shortage),
     ("a_destroyed_context_loses_nothing", loss),
     // The last, since the driver does no more work in a process that it has seen a kernel fault in.
@@ -332,6 +337,75 @@ fn closes_beside_a_busy_one(gpu: &Gpu, _: Effort) {
         assert!(took < Duration::from_secs(3), "{took:?}");
     });
     Box::new(busy_lane).close().expect("closed");
+}
+
+/// A lane that was closed while another was being opened hung, and so did the other, for good: the driver, asked to give
+/// memory back, waits for all kernels of the context, and lets nobody else in meanwhile. The kernel that it waited for could
+/// only be ended by the thread of the other lane, which was stopped in the driver, on its way to copy a new shape.
+fn beside_new_shapes(gpu: &Gpu, _: Effort) {
+    let over = Arc::new(AtomicBool::new(false));
+    let seen = over.clone();
+    std::thread::spawn(move || {
+        for _ in 0..600 {
+            std::thread::sleep(Duration::from_millis(100));
+            if seen.load(Ordering::Acquire) {
+                return;
+            }
+        }
+        println!("test lanes_come_and_go_beside_one_with_new_shapes ... FAILED, it hangs");
+        std::process::exit(101);
+    });
+    let mut stripes = Stripes::new(16, 4096);
+    let mut lane = gpu.lane(stripes.arena.memory()).expect("a lane");
+    let (mut jobs, mut first) = (0usize, 0);
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    for stripe in 0..8 {
+                        let mut stripes = Stripes::new(16, 4096);
+                        let mut lane = gpu.lane(stripes.arena.memory()).expect("another lane");
+                        one(&mut lane, &mut stripes, stripe);
+                        Box::new(lane).close().expect("closed");
+                    }
+                })
+            })
+            .collect();
+        let mut done = Vec::new();
+        while !others.iter().all(|other| other.is_finished()) {
+            // Other exponents, and so another shape, every few jobs.
+            first = (first + usize::from(jobs % 8 == 0)) % 249;
+            jobs += 1;
+            let stripe = jobs % 16;
+            let mut data = stripes.data(stripe);
+            for (_, exponent) in &mut data {
+                *exponent += first as u8;
+            }
+            let (p, q) = (stripes.range(stripe, 6), stripes.range(stripe, 7));
+            let job = ArenaJob::Encode {
+                data: &data,
+                p: Some(p),
+                q: Some(q),
+            };
+            while lane.submit(0, &job).is_err() {
+                lane.poll(&mut stripes.arena, &mut done).expect("works");
+            }
+            done.clear();
+            while done.is_empty() {
+                lane.poll(&mut stripes.arena, &mut done).expect("works");
+            }
+            let found = stripes
+                .arena
+                .check(&Engine::detect(), &data, Some(p), Some(q));
+            assert_eq!(found, Mismatch::default(), "stripe {stripe}");
+        }
+        for other in others {
+            other.join().expect("no panic");
+        }
+    });
+    over.store(true, Ordering::Release);
+    println!("  {jobs} jobs meanwhile");
+    Box::new(lane).close().expect("closed");
 }
 
 /// Break the card under a lane with jobs in flight; do them again here; open a new lane and use it.

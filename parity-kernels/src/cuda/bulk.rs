@@ -61,6 +61,7 @@ struct Batch {
 
 /// See the module.
 pub(crate) struct Bulk {
+    context: Arc<Context>,
     inward: Stream,
     compute: Stream,
     outward: Stream,
@@ -97,6 +98,7 @@ impl Bulk {
             })
         };
         Ok(Bulk {
+            context: context.clone(),
             inward: Stream::new(context)?,
             compute: Stream::new(context)?,
             outward: Stream::new(context)?,
@@ -194,10 +196,19 @@ impl Bulk {
 
     /// Send what has been gathered, and report what is done.
     pub(crate) fn poll(&mut self, done: &mut Vec<Done>) -> Result<(), LaneError> {
-        self.send();
+        if self.in_flight > 0 {
+            self.send();
+        }
         if let Some(error) = &self.broken {
             return Err(error.clone());
         }
+        if self.in_flight == 0 {
+            return Ok(());
+        }
+        let context = self.context.clone();
+        let Some(_turn) = context.quiet.turn() else {
+            return Ok(());
+        };
         while self.batches[self.oldest].under_way {
             let batch = &mut self.batches[self.oldest];
             match batch.left.passed() {
@@ -239,6 +250,10 @@ impl Bulk {
         {
             return;
         }
+        let context = self.context.clone();
+        let Some(_turn) = context.quiet.turn() else {
+            return;
+        };
         match self.start() {
             Ok(()) => self.gathering = (self.gathering + 1) % BATCHES,
             Err(error) => self.broken = Some(error),

@@ -13,6 +13,7 @@ use cudarc::driver::sys;
 
 use super::memory::Shared;
 use super::probe::{DeviceInfo, Unavailable};
+use super::quiet::Quiet;
 use crate::offload::LaneError;
 
 /// The oldest driver that loads our PTX: CUDA 12.0, R525.
@@ -262,6 +263,8 @@ pub(crate) struct Context {
     /// Somebody has met an error: nothing new shall begin here.
     failed: AtomicBool,
     kernels: [sys::CUfunction; KERNELS],
+    /// Keeps lanes out of the driver while somebody waits for their kernels.
+    pub(crate) quiet: Quiet,
     /// Where the kernels that stay look for an order to end, see [`Context::on_destroy`].
     stops: Mutex<Vec<(Weak<Shared>, usize)>>,
     /// The device it is on.
@@ -296,6 +299,7 @@ impl Context {
             raw,
             gate: RwLock::new(true),
             failed: AtomicBool::new(false),
+            quiet: Quiet::default(),
             kernels: [ptr::null_mut(); KERNELS],
             stops: Mutex::default(),
             info: info.clone(),
@@ -387,21 +391,26 @@ impl Context {
         stops.push((Arc::downgrade(shared), off));
     }
 
-    /// Destroy it, and with it everything that runs on the device on its behalf. When this returns `Ok`, the device
-    /// writes no more. May block; later calls find it done.
-    pub(crate) fn destroy(&self) -> Result<(), LaneError> {
-        self.fail();
-        let mut open = self.gate.write().unwrap_or_else(PoisonError::into_inner);
-        if !*open {
-            return Ok(());
-        }
+    fn stop_kernels(&self) {
         let stops = self.stops.lock().unwrap_or_else(PoisonError::into_inner);
         for (shared, off) in stops.iter() {
             if let Some(shared) = shared.upgrade() {
                 shared.words32(*off, 1)[0].store(1, Ordering::Release);
             }
         }
-        drop(stops);
+    }
+
+    /// Destroy it, and with it everything that runs on the device on its behalf. When this returns `Ok`, the device
+    /// writes no more. May block; later calls find it done.
+    pub(crate) fn destroy(&self) -> Result<(), LaneError> {
+        self.fail();
+        // Somebody inside may be waiting for a kernel to end; and then for those that were started meanwhile.
+        self.stop_kernels();
+        let mut open = self.gate.write().unwrap_or_else(PoisonError::into_inner);
+        if !*open {
+            return Ok(());
+        }
+        self.stop_kernels();
         // SAFETY: the context exists, and nobody is inside: the gate is ours alone. A context that met a fault of a kernel
         // answers with that fault, and is gone nevertheless: the fault has ended all that ran in it.
         let code = unsafe { sys::cuCtxDestroy_v2(self.raw) };
@@ -433,6 +442,7 @@ unsafe impl Send for Stream {}
 impl Stream {
     /// A stream of the lowest priority, so that others on the device come first.
     pub(crate) fn new(context: &Arc<Context>) -> Result<Stream, LaneError> {
+        let _still = context.quiet.stillness();
         let _here = context.enter()?;
         let (mut least, mut greatest) = (0, 0);
         // SAFETY: both outlive the call.
@@ -537,6 +547,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        let _still = self.context.quiet.stillness();
         if let Ok(_here) = self.context.enter() {
             // SAFETY: the stream exists; the driver keeps what it needs until its work is done.
             unsafe { sys::cuStreamDestroy_v2(self.raw) };
@@ -556,6 +567,7 @@ unsafe impl Send for Event {}
 impl Event {
     /// A mark, nowhere yet; `timed` ones can measure.
     pub(crate) fn new(context: &Arc<Context>, timed: bool) -> Result<Event, LaneError> {
+        let _still = context.quiet.stillness();
         let _here = context.enter()?;
         let mut raw = ptr::null_mut();
         let flags = match timed {
@@ -605,6 +617,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
+        let _still = self.context.quiet.stillness();
         if let Ok(_here) = self.context.enter() {
             // SAFETY: the event exists.
             unsafe { sys::cuEventDestroy_v2(self.raw) };

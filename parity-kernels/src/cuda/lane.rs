@@ -16,11 +16,11 @@ use super::ring::{Ring, RingOptions};
 use crate::buf::{Arena, BufRange, Memory};
 use crate::offload::{ArenaJob, Done, Lane, LaneCost, LaneError, Opener, Refusal};
 
-/// From this many bytes of data on, a check or a recovery goes in a batch: these come from sweeps and from large degraded
-/// reads, where a batch costs no multiprocessor its time.
-const BULK_RECOVER: usize = 256 << 10;
-/// The same for what a write waits for.
-const BULK_ENCODE: usize = 4 << 20;
+/// From this many bytes of data on, a check goes in a batch: these come from sweeps, where a batch costs no multiprocessor
+/// its time, and nobody waits for the 200 us that it takes.
+const BULK_CHECK: usize = 256 << 10;
+/// The same for what a read or a write waits for.
+const BULK_REQUEST: usize = 4 << 20;
 
 /// How lanes use a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -279,7 +279,7 @@ impl CudaLane {
     /// One job through the ring, waited for.
     fn one(&mut self, job: &ArenaJob, done: &mut Vec<Done>) -> Result<(), LaneError> {
         while self.ring.submit(0, job).is_err() {
-            self.ring.settle()?;
+            self.settle()?;
             self.ring.poll(None, done)?;
         }
         done.clear();
@@ -295,6 +295,14 @@ impl CudaLane {
     /// # Errors
     /// What the driver says.
     pub fn settle(&mut self) -> Result<(), LaneError> {
+        let context = self.context.clone();
+        let _turn = loop {
+            if let Some(turn) = context.quiet.turn() {
+                break turn;
+            }
+            self.ring.step_aside();
+            std::thread::yield_now();
+        };
         self.ring.settle()?;
         self.bulk.settle()
     }
@@ -310,8 +318,8 @@ impl CudaLane {
             let bytes = job.data_bytes();
             match job {
                 ArenaJob::Update { .. } => false,
-                ArenaJob::Encode { .. } => bytes >= BULK_ENCODE,
-                ArenaJob::Recover { .. } | ArenaJob::Check { .. } => bytes >= BULK_RECOVER,
+                ArenaJob::Encode { .. } | ArenaJob::Recover { .. } => bytes >= BULK_REQUEST,
+                ArenaJob::Check { .. } => bytes >= BULK_CHECK,
             }
         })
     }

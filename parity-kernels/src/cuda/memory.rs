@@ -22,6 +22,7 @@ pub(crate) struct DeviceMemory {
 
 impl DeviceMemory {
     pub(crate) fn new(context: &Arc<Context>, bytes: usize) -> Result<DeviceMemory, LaneError> {
+        let _still = context.quiet.stillness();
         let _here = context.enter()?;
         let mut address = 0;
         // SAFETY: `address` outlives the call.
@@ -37,6 +38,7 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
+        let _still = self.context.quiet.stillness();
         if let Ok(_here) = self.context.enter() {
             // SAFETY: ours; the driver waits for work that uses it.
             unsafe { sys::cuMemFree_v2(self.address) };
@@ -59,6 +61,7 @@ impl Registered {
         context: &Arc<Context>,
         memory: Arc<Memory>,
     ) -> Result<Registered, LaneError> {
+        let _still = context.quiet.stillness();
         let _here = context.enter()?;
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
         let start = memory.address().cast();
@@ -99,9 +102,11 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        if self.owned
-            && let Ok(_here) = self.context.enter()
-        {
+        if !self.owned {
+            return;
+        }
+        let _still = self.context.quiet.stillness();
+        if let Ok(_here) = self.context.enter() {
             // SAFETY: registered by `new`; the driver waits for work that uses it.
             unsafe { sys::cuMemHostUnregister(self.memory.address().cast()) };
         }

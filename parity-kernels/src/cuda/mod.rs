@@ -11,6 +11,7 @@ mod driver;
 mod lane;
 mod memory;
 mod probe;
+mod quiet;
 mod ring;
 mod shape;
 mod shapes;

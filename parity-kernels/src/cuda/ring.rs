@@ -110,6 +110,7 @@ struct Flying {
 /// See the module.
 pub(crate) struct Ring {
     options: RingOptions,
+    context: Arc<Context>,
     stream: Stream,
     shapes: Shapes,
     shared: Arc<Shared>,
@@ -149,6 +150,7 @@ impl Ring {
         context.on_destroy(&shared, STOP_AT);
         Ok(Ring {
             options,
+            context: context.clone(),
             stream: Stream::new(context)?,
             shapes: Shapes::new(context)?,
             shared,
@@ -186,6 +188,10 @@ impl Ring {
         if self.broken.is_some() {
             return Err(Refusal::Full);
         }
+        if self.context.quiet.is_wanted() {
+            self.step_aside();
+            return Err(Refusal::Full);
+        }
         let placed = describe(job, &mut self.words)?;
         assert!(
             job_end(job) <= self.arena_bytes,
@@ -206,8 +212,8 @@ impl Ring {
             return Err(Refusal::Unfit);
         }
         let units = placed.len.div_ceil(unit_bytes) as u32;
-        // Room for the units that end the kernel is always kept.
-        if ahead + units + self.workers() > SLOTS {
+        // Room for the units that end the kernel is always kept: now, to renew it, and at any time afterwards.
+        if ahead + units + 2 * self.workers() > SLOTS {
             return Err(Refusal::Full);
         }
         let shape = match self.shapes.number(&self.words) {
@@ -215,8 +221,10 @@ impl Ring {
             Err(error) => return Err(self.broke(error)),
         };
         let now = Instant::now();
-        if let Err(error) = self.keep_running(now) {
-            return Err(self.broke(error));
+        match self.keep_running(now) {
+            Ok(true) => {}
+            Ok(false) => return Err(Refusal::Full),
+            Err(error) => return Err(self.broke(error)),
         }
         let first = self.head;
         for unit in 0..units as usize {
@@ -256,6 +264,9 @@ impl Ring {
     ) -> Result<(), LaneError> {
         if let Some(error) = &self.broken {
             return Err(error.clone());
+        }
+        if self.context.quiet.is_wanted() {
+            self.step_aside();
         }
         let answers = self.shared.words32(DONE_AT, SLOTS as usize);
         for job in &mut self.flying {
@@ -311,6 +322,10 @@ impl Ring {
         if waited < OVERDUE || self.asked.elapsed() < OVERDUE {
             return Ok(());
         }
+        let context = self.context.clone();
+        let Some(_turn) = context.quiet.turn() else {
+            return Ok(());
+        };
         self.asked = Instant::now();
         let gone = match self.stream.idle() {
             // It may have ended between our look at the answers and now, but not with this job undone.
@@ -330,16 +345,21 @@ impl Ring {
         Refusal::Full
     }
 
-    /// Start the kernel if it does not run, and renew it if it has run for long.
-    fn keep_running(&mut self, now: Instant) -> Result<(), LaneError> {
+    /// Start the kernel if it does not run, and renew it if it has run for long. Answers whether it runs.
+    fn keep_running(&mut self, now: Instant) -> Result<bool, LaneError> {
         if let Some(since) = self.running {
             if now - since < RENEW {
-                return Ok(());
+                return Ok(true);
             }
             // The new kernel is behind the old one in the stream, and the units behind the last ones in the ring.
             self.end_kernel();
         }
-        self.start_kernel(now)
+        let context = self.context.clone();
+        let Some(_turn) = context.quiet.turn() else {
+            return Ok(false);
+        };
+        self.start_kernel(now)?;
+        Ok(true)
     }
 
     fn start_kernel(&mut self, now: Instant) -> Result<(), LaneError> {
@@ -400,6 +420,13 @@ impl Ring {
         );
         unit[0].store(low | sequence, Ordering::Release);
         self.head = number.wrapping_add(1);
+    }
+
+    /// Have the kernel end once it has done what it has, for somebody who waits for that. The next job starts it again.
+    pub(crate) fn step_aside(&mut self) {
+        if self.running.is_some() && self.broken.is_none() {
+            self.end_kernel();
+        }
     }
 
     /// As [`crate::offload::Lane::park`].

@@ -19,6 +19,7 @@ const _: () = assert!(TABLE / SHAPE_ALIGN < EXIT_SHAPE as usize);
 
 /// See the module.
 pub(crate) struct Shapes {
+    context: Arc<Context>,
     known: HashMap<Box<[u32]>, u16, BuildHasherDefault<WordHasher>>,
     device: DeviceMemory,
     host: Shared,
@@ -34,6 +35,7 @@ pub(crate) struct Shapes {
 impl Shapes {
     pub(crate) fn new(context: &Arc<Context>) -> Result<Shapes, LaneError> {
         Ok(Shapes {
+            context: context.clone(),
             known: HashMap::default(),
             device: DeviceMemory::new(context, TABLE)?,
             host: Shared::new(context, TABLE)?,
@@ -54,8 +56,18 @@ impl Shapes {
     /// # Errors
     /// `Ok(Err(..))`: not now, or never; else what the driver says.
     pub(crate) fn number(&mut self, words: &[u32]) -> Result<Result<u16, Refusal>, LaneError> {
-        let number = match self.known.get(words) {
-            Some(number) => *number,
+        let known = self.known.get(words).copied();
+        if let Some(number) = known
+            && usize::from(number) < self.ready
+        {
+            return Ok(Ok(number));
+        }
+        let context = self.context.clone();
+        let Some(_turn) = context.quiet.turn() else {
+            return Ok(Err(Refusal::Full));
+        };
+        let number = match known {
+            Some(number) => number,
             None => match self.send(words)? {
                 Some(number) => number,
                 None => return Ok(Err(Refusal::Unfit)),

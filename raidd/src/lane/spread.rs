@@ -39,7 +39,7 @@ pub fn spread(
         .collect()
 }
 
-/// Most blocks of one lane. With four the bus is full while a lane has large jobs, and each more makes small ones later.
+/// Most blocks of one lane. Each more makes large jobs faster and small ones later: docs/measurements/gpu-h200.
 const MOST_BLOCKS: usize = 4;
 
 /// Blocks for each of `lanes` lanes to one device that may keep `most` blocks in all: a power of two, at least 1.
