@@ -393,11 +393,15 @@ impl Context {
 
     fn stop_kernels(&self) {
         let stops = self.stops.lock().unwrap_or_else(PoisonError::into_inner);
+        // Let go of only when all are told: giving back the last of one waits for kernels.
+        let mut told = Vec::with_capacity(stops.len());
         for (shared, off) in stops.iter() {
             if let Some(shared) = shared.upgrade() {
                 shared.words32(*off, 1)[0].store(1, Ordering::Release);
+                told.push(shared);
             }
         }
+        drop(stops);
     }
 
     /// Destroy it, and with it everything that runs on the device on its behalf. When this returns `Ok`, the device
