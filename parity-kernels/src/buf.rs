@@ -12,8 +12,10 @@
 //! included, until the kernel is done with it. The arena itself touches only the ranges named in
 //! a call, so transfers elsewhere in the region do no harm.
 
+use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::Arc;
@@ -122,6 +124,20 @@ impl Arena {
     /// `InvalidInput` if either is zero, `frame_bytes` is no multiple of 4096, or the product
     /// overflows; otherwise what `mmap` says, `OutOfMemory` mostly.
     pub fn new(frames: usize, frame_bytes: usize) -> io::Result<Arena> {
+        Arena::make(None, frames, frame_bytes)
+    }
+
+    /// The same in the pages of an empty file, for whoever may have to read them once this process is dead. The file is
+    /// made as long as the arena, and all of it is given memory now. Nobody else may write to it. Huge pages come only
+    /// where its file system gives them (tmpfs: mounted with `huge=`, or `shmem_enabled` of the kernel).
+    ///
+    /// # Errors
+    /// As [`Arena::new`], and what the file says to becoming that long: `StorageFull`.
+    pub fn over(file: &File, frames: usize, frame_bytes: usize) -> io::Result<Arena> {
+        Arena::make(Some(file), frames, frame_bytes)
+    }
+
+    fn make(file: Option<&File>, frames: usize, frame_bytes: usize) -> io::Result<Arena> {
         let len = frames
             .checked_mul(frame_bytes)
             .filter(|len| *len <= isize::MAX as usize / 2);
@@ -131,7 +147,7 @@ impl Arena {
                 format!("an arena of {frames} frames of {frame_bytes} bytes is not possible"),
             ));
         };
-        let base = map_aligned(len)?;
+        let base = map_aligned(len, file)?;
         let memory = Arc::new(Memory { base, len });
         make_resident(base, len)?;
         Ok(Arena {
@@ -449,8 +465,8 @@ impl Arena {
     /// lives, and meanwhile no other slice is made that overlaps it, by [`Arena::bytes`] neither.
     #[expect(clippy::mut_from_ref)]
     unsafe fn exclusive(&self, range: BufRange) -> &mut [u8] {
-        // SAFETY: within the mapping, which lives as long as `self` and is initialised (anonymous
-        // memory begins as zeroes); the caller ensures that nothing else refers to these bytes.
+        // SAFETY: within the mapping, which lives as long as `self` and is initialised (anonymous memory and new files
+        // begin as zeroes); the caller ensures that nothing else refers to these bytes.
         unsafe { slice::from_raw_parts_mut(self.base.as_ptr().add(range.off), range.len) }
     }
 }
@@ -476,8 +492,12 @@ fn fill<T>(list: &mut [T], operands: impl ExactSizeIterator<Item = T>) -> &[T] {
     &list[..count]
 }
 
-/// Map `len` bytes of zeroes at a multiple of 2 MiB, by mapping more and giving the ends back.
-fn map_aligned(len: usize) -> io::Result<NonNull<u8>> {
+/// Map `len` bytes of zeroes, or of a file that is made that long, at a multiple of 2 MiB: by mapping more and giving the
+/// ends back.
+fn map_aligned(len: usize, file: Option<&File>) -> io::Result<NonNull<u8>> {
+    if let Some(file) = file {
+        give_length(file, len)?;
+    }
     let reserved = len + HUGE_PAGE;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -497,7 +517,28 @@ fn map_aligned(len: usize) -> io::Result<NonNull<u8>> {
             return Err(io::Error::last_os_error());
         }
     }
+    if let Some(file) = file {
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        // SAFETY: it replaces what is left of the mapping just made, to which nothing refers; the file is as long.
+        let mapped = unsafe { libc::mmap(base, len, protection, flags, file.as_raw_fd(), 0) };
+        if mapped == libc::MAP_FAILED {
+            let error = io::Error::last_os_error();
+            // SAFETY: as above.
+            unsafe { libc::munmap(base, len) };
+            return Err(error);
+        }
+    }
     Ok(NonNull::new(base.cast()).expect("mmap does not map address zero unless asked"))
+}
+
+/// Give a file its length and its memory now, since what cannot be had at the first touch of a mapping kills the process.
+pub(crate) fn give_length(file: &File, len: usize) -> io::Result<()> {
+    let bytes = libc::off_t::try_from(len).map_err(io::Error::other)?;
+    // SAFETY: a call on an open file; no memory is passed.
+    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes) } {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
 }
 
 /// Have all pages of the mapping present now, huge ones if possible, rather than at first use.

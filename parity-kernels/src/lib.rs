@@ -24,6 +24,7 @@ pub mod offload;
 pub mod scalar;
 mod sink;
 mod swar;
+pub mod words;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -31,3 +32,4 @@ pub use buf::{Arena, BufRange, Memory};
 pub use engine::Engine;
 pub use job::{Change, Hints, LostData, Mismatch, RecoverError, Source};
 pub use locate::{Findings, Place, Wrong};
+pub use words::Words;

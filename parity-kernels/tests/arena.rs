@@ -401,3 +401,51 @@ fn operands_that_are_only_read_may_share_bytes() {
     });
     assert_eq!(arena.bytes(BufRange::new(0, 5 * FRAME)), before);
 }
+
+/// What a successor relies on: the bytes are in the file as soon as they are stored, without a word to the kernel.
+#[test]
+fn an_arena_over_a_file_is_the_file() {
+    use std::os::unix::fs::FileExt;
+    let dir = tempfile_dir();
+    let path = dir.join("arena");
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&path)
+        .unwrap();
+    let mut arena = Arena::over(&file, 4, FRAME).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 4 * FRAME as u64);
+    assert!(
+        arena
+            .bytes(BufRange::new(0, 4 * FRAME))
+            .iter()
+            .all(|b| *b == 0)
+    );
+    let range = BufRange::new(FRAME + 100, 300);
+    arena.bytes_mut(range).fill(7);
+    let mut seen = [0; 300];
+    file.read_exact_at(&mut seen, range.off as u64).unwrap();
+    assert_eq!(seen, [7; 300]);
+
+    let path = dir.join("words");
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&path)
+        .unwrap();
+    let words = parity_kernels::Words::over(&file, 1000).unwrap();
+    words[999].store(0x0102_0304, std::sync::atomic::Ordering::Release);
+    let mut seen = [0; 8];
+    file.read_exact_at(&mut seen, 999 * 8).unwrap();
+    assert_eq!(u64::from_ne_bytes(seen), 0x0102_0304);
+    assert!(parity_kernels::Words::over(&file, 0).is_err());
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+fn tempfile_dir() -> std::path::PathBuf {
+    let dir = std::env::temp_dir().join(format!("raidd-arena-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    dir
+}

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use raid_core::superblock::Superblock;
 use serde::{Deserialize, Serialize};
 
+use crate::array::attach::Claim;
 use crate::lane::choice::GpuChoice;
 pub use crate::lane::status::{LaneState, LaneStatus};
 
@@ -67,6 +68,8 @@ pub struct ArrayOptions {
     pub device_id: Option<u32>,
     /// Buffer memory per queue in bytes.
     pub frame_bytes: u64,
+    /// The right to serve the array, and what the process before has left; without it nothing is left to a next one.
+    pub claim: Option<Claim>,
 }
 
 /// Where one member stands.
@@ -351,6 +354,10 @@ impl ChangeError {
 pub trait RunningArray: Send + Sync {
     /// A snapshot; never waits for I/O.
     fn status(&self) -> ArrayStatus;
+
+    /// Finishes the requests that it has and takes no more, in some seconds at most, for this process to end and another to go
+    /// on. Where that cannot be, or not in time, nothing is lost either.
+    fn hand_over(&self) {}
 
     /// Marks the members clean, removes the block device, ends the threads and closes every member before it
     /// returns. On an error the array goes on as before. Called once at a time; not called again after `Ok`.

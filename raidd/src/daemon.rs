@@ -4,9 +4,14 @@
 //! SIGTERM and SIGINT: arrays that nobody uses are stopped clean and the daemon ends. If one is in use the daemon says
 //! which and by whom, stays, and goes on serving it: ending would turn every request of a mounted file system into
 //! an error. It ends by itself once the last such array has been stopped or is no longer used.
+//!
+//! SIGHUP: the program file of now takes this process over and goes on with all arrays, as after a death, except that the
+//! devices are first given time to finish what is in flight. The process keeps its number.
 
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use clap::Parser;
@@ -58,7 +63,9 @@ pub fn run(starter: impl FnOnce() -> Arc<dyn ArrayStarter>) -> exit::Outcome {
         ));
     }
     // Blocked before the first thread starts, so that all threads inherit it and only wait() below sees them.
-    let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT]);
+    let signals = SigSet::from_iter([Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]);
+    // The path, not the file that it names now.
+    let program = std::env::current_exe();
     signals
         .thread_block()
         .map_err(|e| failure("signals", format!("blocking signals: {e}")))?;
@@ -82,6 +89,8 @@ pub fn run(starter: impl FnOnce() -> Arc<dyn ArrayStarter>) -> exit::Outcome {
     };
     let socket = config.socket.path.clone();
     let control = Arc::new(Control::new(config, starter));
+    // Users of a dead raidd's devices wait, and so may whoever asks us something.
+    control.attach_all();
     let server = Server::start(listening, policy, Limits::default(), control.clone())
         .map_err(|e| failure("socket", format!("serving {}: {e}", socket.display())))?;
     info!(
@@ -92,7 +101,11 @@ pub fn run(starter: impl FnOnce() -> Arc<dyn ArrayStarter>) -> exit::Outcome {
     if let Err(e) = control.remove_leftovers(dead) {
         warn!("devices of a raidd that died are not removed: no thread: {e}");
     }
-    wait_for_the_end(&signals, &server, &control)?;
+    let upgrade = || match &program {
+        Ok(program) => hand_over(program, &server, &control),
+        Err(e) => error!("no hand-over: it is not known which program this is: {e}"),
+    };
+    wait_for_the_end(&signals, &server, &control, &upgrade)?;
     server.close();
     info!("ended");
     Ok(exit::DONE)
@@ -103,7 +116,12 @@ fn failure(kind: &'static str, message: impl Into<String>) -> Failure {
 }
 
 /// Returns when a signal came and no array is left.
-fn wait_for_the_end(signals: &SigSet, server: &Server, control: &Control) -> Result<(), Failure> {
+fn wait_for_the_end(
+    signals: &SigSet,
+    server: &Server,
+    control: &Control,
+    upgrade: &dyn Fn(),
+) -> Result<(), Failure> {
     let broken = |e: Errno| failure("signals", format!("waiting for signals: {e}"));
     let mut file = SignalFd::with_flags(signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)
         .map_err(broken)?;
@@ -114,7 +132,12 @@ fn wait_for_the_end(signals: &SigSet, server: &Server, control: &Control) -> Res
         } else {
             PollTimeout::NONE
         };
-        let came = next_signal(&mut file, timeout).map_err(broken)?;
+        let signal = next_signal(&mut file, timeout).map_err(broken)?;
+        if signal == Some(Signal::SIGHUP as i32) {
+            upgrade();
+            continue;
+        }
+        let came = signal.is_some();
         if !came && said.is_none() {
             continue;
         }
@@ -136,14 +159,42 @@ fn wait_for_the_end(signals: &SigSet, server: &Server, control: &Control) -> Res
     }
 }
 
-/// True if a signal came in time.
-fn next_signal(file: &mut SignalFd, timeout: PollTimeout) -> Result<bool, Errno> {
+/// Becomes the program that the file holds now. Returns only if that cannot be, and everything goes on then.
+fn hand_over(program: &Path, server: &Server, control: &Control) {
+    let runs = Command::new(program)
+        .arg("--version")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .status();
+    match runs {
+        Ok(status) if status.success() => {}
+        Ok(status) => return error!("no hand-over: {} --version: {status}", program.display()),
+        Err(e) => return error!("no hand-over: {}: {e}", program.display()),
+    }
+    server.exclusively(|| {
+        info!("handing over to {}", program.display());
+        control.arrays().hand_over();
+        // All files close with it, and what they hold; the threads end wherever they are. From here on it is as after a death.
+        let e = Command::new(program)
+            .args(std::env::args_os().skip(1))
+            .exec();
+        // The devices may be without a server now, and only a new process can serve them.
+        error!(
+            "{}: {e}; ending, for another raidd to go on",
+            program.display()
+        );
+        std::process::exit(1);
+    });
+}
+
+/// The signal that came in time.
+fn next_signal(file: &mut SignalFd, timeout: PollTimeout) -> Result<Option<i32>, Errno> {
     let mut waiting = [PollFd::new(file.as_fd(), PollFlags::POLLIN)];
     match poll(&mut waiting, timeout) {
         Ok(_) | Err(Errno::EINTR) => {}
         Err(e) => return Err(e),
     }
-    Ok(file.read_signal()?.is_some())
+    Ok(file.read_signal()?.map(|info| info.ssi_signo as i32))
 }
 
 /// Pages of a block device's server must not be written to that device. Pages are locked when first touched, so

@@ -28,10 +28,10 @@ pub struct Leftovers {
 
 /// ublk numbers of this machine whose server is dead; none where there is no ublk.
 pub fn dead_devices() -> Vec<u32> {
-    let devices = ublk_frontend::device::existing().unwrap_or_default();
+    let devices = ublk_frontend::existing::existing().unwrap_or_default();
     devices
         .into_iter()
-        .filter(|d| !d.alive)
+        .filter(|d| !d.alive && !d.recoverable())
         .map(|d| d.id)
         .collect()
 }

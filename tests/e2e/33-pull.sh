@@ -78,12 +78,10 @@ fio --name=killed --filename="$ARRAY_DEV" --direct=1 --ioengine=libaio --iodepth
 LOAD=$!
 sleep 2
 check put-flushed put "$ARRAY_DEV" $((tail + (6 << 20))) 9 5000192
-kill -KILL "$DAEMON"; wait "$DAEMON" 2> /dev/null
+check crash crash_daemon
 check load-ends soon bash -c "! kill -0 $LOAD 2> /dev/null || [ ! -d /proc/$LOAD ] || grep -q 'State:.Z' /proc/$LOAD/status"
 wait "$LOAD" && not_ok load-saw-it "fio saw no error" || ok load-saw-it
 check dirty-on-disk bash -c "raidctl examine --output json ${MEMBERS[0]} | grep -q '\"clean\": false'"
-check left-device test -c /dev/ublkc0
-check daemon-again start_daemon
 check leftover-gone bash -c "! test -e /dev/ublkc0"
 check assemble-kill raidctl assemble "${MEMBERS[@]}"
 raidctl detail --output json kill | tr -d ' \n' | grep -q '"resync":{' && ok resyncs || { grep -q "parity is in sync array=kill" "$LOG" && ok resyncs || not_ok resyncs "no resync after a kill"; }

@@ -110,8 +110,7 @@ check force-assemble raidctl assemble "${MEMBERS[@]}"
 check force-put put "$ARRAY_DEV" $((64 << 20)) 31 5000192
 fio --name=force --filename="$ARRAY_DEV" --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bs=64k --size=32M --time_based --runtime=30 > /dev/null 2>&1 &
 sleep 1.5
-kill -KILL "$DAEMON"; wait "$DAEMON" 2> /dev/null
-check force-daemon start_daemon
+check force-daemon crash_daemon
 refused force-needed 1 'force' raidctl assemble "${three[@]}"
 check force raidctl assemble --force "${three[@]}"
 equal force-degraded 1 "$(field degraded cut)"

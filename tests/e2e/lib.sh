@@ -174,6 +174,14 @@ stop_daemon() {
   return $code
 }
 
+# crash_daemon [ARGUMENT...]: kills raidd and loses what it has left for a successor, as a power cut would; its device ends with
+# errors. The next raidd serves then.
+crash_daemon() {
+  kill -KILL "$DAEMON"; wait "$DAEMON" 2> /dev/null
+  rm -rf "$WORK/arrays"
+  start_daemon "$@" && raidctl stop --abandon "$ARRAY_DEV"
+}
+
 # json KEY < JSON: the first value of KEY, a string without its quotes or another scalar.
 json() { grep -oE "\"$1\" *: *(\"[^\"]*\"|[^][{},[:space:]]+)" | head -n 1 | sed -E "s/^\"$1\" *: *//; s/^\"(.*)\"$/\1/"; }
 

@@ -514,10 +514,10 @@ fn main() -> Result<()> {
     let o = options()?;
     let features = Features::probe()?;
     eprintln!("driver {:#x}: {:?}", features.bits(), features.names());
-    for old in ublk_frontend::device::existing()? {
+    for old in ublk_frontend::existing::existing()? {
         eprintln!("existing: {old:?}");
         if !old.alive && old.cookie == u64::from_ne_bytes(*b"memdisk\0") {
-            ublk_frontend::device::remove(old.id)?;
+            ublk_frontend::existing::remove(old.id)?;
             eprintln!("removed {}", old.id);
         }
     }

@@ -7,18 +7,23 @@
 //! Order of a life: [`Device::add`], [`Device::queue`] for each queue, each queue moves to its engine thread and is
 //! primed there, [`Device::start`], ... , [`Device::stop`], the engines see their queues end and drop them,
 //! [`Device::delete`].
+//!
+//! A device with the recovery flags outlives its server: it waits, its users with it, until another process calls
+//! [`Device::recover`] in place of `add`; from there on the order is the same, and the requests that the dead server had
+//! are issued again. A recovered device that is dropped before it was started goes on waiting.
 
 use crate::control::ControlRing;
 use crate::error::{StopError, UblkError};
+use crate::existing::look_up;
 use crate::features::Features;
 use crate::params::DeviceSpec;
 use crate::queue::Queue;
 use libublk::UblkFlags;
-use libublk::ctrl::{UblkCtrl, UblkCtrlBuilder, UblkQueueAffinity};
-use libublk::io::UblkDev;
+use libublk::ctrl::{UblkCtrl, UblkCtrlBuilder};
 use libublk::sys;
 use std::fs;
 use std::io;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -28,11 +33,12 @@ use std::time::{Duration, Instant};
 
 const ADD_LIMIT: Duration = Duration::from_secs(20);
 const PRIME_LIMIT: Duration = Duration::from_secs(10);
+const OPEN_LIMIT: Duration = Duration::from_secs(3);
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// A stop waits for requests in flight, and these for members.
 const STOP_LIMIT: Duration = Duration::from_secs(180);
 const DELETE_LIMIT: Duration = Duration::from_secs(10);
-const RELEASE_LIMIT: Duration = Duration::from_secs(5);
+const RELEASE_LIMIT: Duration = Duration::from_secs(30);
 const DROP_LIMIT: Duration = Duration::from_secs(5);
 
 /// What queues tell the starting thread.
@@ -89,13 +95,64 @@ enum Order {
     TryStop(Reply<()>),
     Stop(Reply<()>),
     Delete(Reply<()>),
+    Quiesce(u64, Reply<()>),
+    /// End the thread, and leave the device as it is.
+    Leave(Sender<()>),
     /// Stop if started, delete, end the thread.
     Discard(Sender<()>),
 }
 
+/// The char device, held open, and what the driver told about it.
+#[derive(Debug)]
+pub(crate) struct CharDevice {
+    file: fs::File,
+    pub(crate) id: u32,
+    pub(crate) queues: u16,
+    pub(crate) depth: u16,
+    max_request_bytes: u32,
+    cookie: u64,
+    flags: u64,
+}
+
+impl CharDevice {
+    /// Opens it; its node may take a moment to appear, and a dead server a moment to let it go.
+    fn open(ring: &mut ControlRing, id: u32) -> Result<CharDevice, UblkError> {
+        let info = look_up(ring, id);
+        let info = info.map_err(|errno| command("GET_DEV_INFO", errno))?;
+        let begin = Instant::now();
+        let file = loop {
+            let opened = fs::File::options()
+                .read(true)
+                .write(true)
+                .open(char_path(id));
+            match opened {
+                Ok(file) => break file,
+                Err(_) if begin.elapsed() < OPEN_LIMIT => thread::sleep(Duration::from_millis(10)),
+                Err(e) => {
+                    let errno = e.raw_os_error().unwrap_or(libc::EIO);
+                    return Err(command("open of the char device", errno));
+                }
+            }
+        };
+        Ok(CharDevice {
+            file,
+            id,
+            queues: info.queues,
+            depth: info.depth,
+            max_request_bytes: info.max_request_bytes,
+            cookie: info.cookie,
+            flags: info.features.bits(),
+        })
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+}
+
 /// What the control thread found out while adding.
 struct Added {
-    char_device: Arc<UblkDev>,
+    char_device: Arc<CharDevice>,
     cpus: Vec<Vec<usize>>,
 }
 
@@ -104,6 +161,8 @@ pub struct Device {
     id: u32,
     queues: u16,
     depth: u16,
+    max_request_bytes: u32,
+    cookie: u64,
     auto_buf: bool,
     flags: u64,
     safe_stop: bool,
@@ -111,7 +170,7 @@ pub struct Device {
     gate: Arc<Gate>,
     orders: Sender<Order>,
     /// Until deletion begins; the driver deletes only when nobody holds the char device.
-    char_device: Mutex<Option<Arc<UblkDev>>>,
+    char_device: Mutex<Option<Arc<CharDevice>>>,
     taken: Mutex<Vec<bool>>,
 }
 
@@ -139,35 +198,52 @@ impl Device {
         {
             return Err(UblkError::IdInUse(id));
         }
-        let flags = spec.flags(*features);
+        let from = From::New {
+            spec: spec.clone(),
+            flags: spec.flags(*features),
+        };
+        Device::begin(from, features, ADD_LIMIT)
+    }
+
+    /// Takes over a device whose server died or has let it go, for [`start`](Device::start) to serve it again. Waits up to
+    /// 30 s for the kernel to be done with the dead process. Whether the device is the right one is the caller's to
+    /// know ([`crate::existing::find`], [`crate::existing::shape`]).
+    ///
+    /// # Errors
+    /// [`UblkError::Alive`], [`UblkError::NotRecoverable`], or a failed command; the device then goes on waiting.
+    pub fn recover(id: u32, features: &Features) -> Result<Device, UblkError> {
+        Device::begin(From::Old(id), features, RELEASE_LIMIT + ADD_LIMIT)
+    }
+
+    fn begin(from: From, features: &Features, limit: Duration) -> Result<Device, UblkError> {
         let (orders, inbox) = channel();
         let (reply, added) = channel();
         let gate = Arc::new(Gate::default());
         let job = Control {
-            spec: spec.clone(),
-            flags,
+            from,
             gate: gate.clone(),
         };
         thread::Builder::new()
             .name("ublk-control".into())
             .spawn(move || job.run(&reply, &inbox))
             .map_err(UblkError::Thread)?;
-        let Added { char_device, cpus } = match added.recv_timeout(ADD_LIMIT) {
+        let Added { char_device, cpus } = match added.recv_timeout(limit) {
             Ok(result) => result?,
             Err(_) => return Err(UblkError::AddTimeout),
         };
-        let info = char_device.dev_info;
         Ok(Device {
-            id: info.dev_id,
-            queues: info.nr_hw_queues,
-            depth: info.queue_depth,
-            auto_buf: info.flags & u64::from(sys::UBLK_F_AUTO_BUF_REG) != 0,
-            flags: info.flags,
+            id: char_device.id,
+            queues: char_device.queues,
+            depth: char_device.depth,
+            max_request_bytes: char_device.max_request_bytes,
+            cookie: char_device.cookie,
+            auto_buf: char_device.flags & u64::from(sys::UBLK_F_AUTO_BUF_REG) != 0,
+            flags: char_device.flags,
             safe_stop: features.safe_stop(),
             cpus,
             gate,
             orders,
-            taken: Mutex::new(vec![false; usize::from(info.nr_hw_queues)]),
+            taken: Mutex::new(vec![false; usize::from(char_device.queues)]),
             char_device: Mutex::new(Some(char_device)),
         })
     }
@@ -190,6 +266,16 @@ impl Device {
     /// Requests in flight per queue.
     pub fn depth(&self) -> u16 {
         self.depth
+    }
+
+    /// What [`DeviceSpec::cookie`] was.
+    pub fn cookie(&self) -> u64 {
+        self.cookie
+    }
+
+    /// Longest request in bytes.
+    pub fn max_request_bytes(&self) -> u32 {
+        self.max_request_bytes
     }
 
     /// Whether request pages are registered in the queue's ring.
@@ -226,8 +312,8 @@ impl Device {
         }
     }
 
-    /// Makes the block device appear. All queues must be primed and their engines submitting; waits 10 s for the
-    /// former and 30 s for the latter.
+    /// Makes the block device appear, or a recovered one go on. All queues must be primed and their engines submitting;
+    /// waits 10 s for the former and 30 s for the latter.
     ///
     /// # Errors
     /// [`UblkError::NotPrimed`], [`UblkError::Fetch`], [`UblkError::Command`], [`UblkError::Timeout`].
@@ -260,6 +346,29 @@ impl Device {
         Ok(self.order("STOP_DEV", STOP_LIMIT, Order::Stop)?)
     }
 
+    /// Detaches the device from this process in an orderly way: no new request comes, those in the engine are answered,
+    /// then every tag of every queue ends, and the block device waits for [`Device::recover`] by the next process. After
+    /// an error the driver may hand out no more requests: try again, or end the process, which comes to the same.
+    ///
+    /// # Errors
+    /// A failed command; EOPNOTSUPP without the feature QUIESCE, EBUSY when requests take longer than `limit`.
+    pub fn quiesce(&self, limit: Duration) -> Result<(), UblkError> {
+        let ms = limit.as_millis() as u64;
+        self.order("QUIESCE_DEV", limit + DROP_LIMIT, |reply| {
+            Order::Quiesce(ms, reply)
+        })
+    }
+
+    /// Lets go of the device without a word to the driver: it waits for the next server. For the end of a process after
+    /// [`quiesce`](Device::quiesce). Drop all queues first.
+    pub fn leave(self) {
+        self.hold().take();
+        let (done, wait) = channel();
+        if self.orders.send(Order::Leave(done)).is_ok() {
+            let _ = wait.recv_timeout(DROP_LIMIT);
+        }
+    }
+
     /// Like [`stop`](Device::stop) for a device in use: its users get errors from then on.
     ///
     /// # Errors
@@ -268,7 +377,7 @@ impl Device {
         self.order("STOP_DEV", STOP_LIMIT, Order::Stop)
     }
 
-    /// Removes a stopped device. Drop all queues first: the driver waits for them.
+    /// Removes a stopped device, or lets a recovered one that was not started wait. Drop all queues first: the driver waits for them.
     ///
     /// # Errors
     /// A failed command, or [`UblkError::Timeout`] after 10 s; the removal then happens when the queues are gone.
@@ -277,7 +386,7 @@ impl Device {
         self.order("DEL_DEV", DELETE_LIMIT + DROP_LIMIT, Order::Delete)
     }
 
-    fn hold(&self) -> std::sync::MutexGuard<'_, Option<Arc<UblkDev>>> {
+    fn hold(&self) -> std::sync::MutexGuard<'_, Option<Arc<CharDevice>>> {
         self.char_device
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -312,28 +421,41 @@ impl Drop for Device {
     }
 }
 
-/// The control thread: the only user of libublk's control object.
+/// Where the device comes from.
+enum From {
+    New { spec: DeviceSpec, flags: u64 },
+    Old(u32),
+}
+
+/// The control thread: the only user of libublk's control object, which only a device that was added here has.
 struct Control {
-    spec: DeviceSpec,
-    flags: u64,
+    from: From,
     gate: Arc<Gate>,
 }
 
 impl Control {
     fn run(self, reply: &Reply<Added>, inbox: &Receiver<Order>) {
-        let (mut ring, ctrl, added) = match self.add() {
+        let made = match &self.from {
+            From::New { spec, flags } => add(spec, *flags).map(|(r, c, a)| (r, Some(c), a)),
+            From::Old(id) => recover(*id).map(|(r, a)| (r, None, a)),
+        };
+        let (mut ring, ctrl, added) = match made {
             Ok(parts) => parts,
             Err(e) => {
                 let _ = reply.send(Err(e));
                 return;
             }
         };
-        let id = ctrl.dev_info().dev_id;
+        let id = added.char_device.id;
+        // A device of ours from its first moment; a recovered one once it is served again.
+        let mut ours = ctrl.is_some();
         let mut live = false;
         let mut deleted = false;
         if reply.send(Ok(added)).is_err() {
-            // The caller gave up on us: leave nothing behind.
-            let _ = delete(&mut ring, &ctrl);
+            // The caller gave up on us: leave nothing of our own behind.
+            if ours {
+                let _ = delete(&mut ring, id, ctrl.as_ref());
+            }
             return;
         }
         while let Ok(order) = inbox.recv() {
@@ -341,6 +463,7 @@ impl Control {
                 Order::Start(reply) => {
                     let result = self.start(&mut ring, id);
                     live |= result.is_ok();
+                    ours |= live;
                     let _ = reply.send(result);
                 }
                 Order::TryStop(reply) => {
@@ -350,21 +473,36 @@ impl Control {
                     let _ = reply.send(named("TRY_STOP_DEV", result));
                 }
                 Order::Stop(reply) => {
-                    let result = stop(&mut ring, id);
+                    let result = if ours { stop(&mut ring, id) } else { Ok(()) };
                     live &= result.is_err();
                     let _ = reply.send(result);
                 }
                 Order::Delete(reply) => {
-                    let result = delete(&mut ring, &ctrl);
+                    let result = match ours {
+                        true => delete(&mut ring, id, ctrl.as_ref()),
+                        false => Ok(()),
+                    };
                     deleted = result.is_ok();
                     let _ = reply.send(result);
+                }
+                Order::Quiesce(ms, reply) => {
+                    let op = sys::UBLK_U_CMD_QUIESCE_DEV;
+                    let result = ring.command(op, id, ms, &mut [], &|| false);
+                    let _ = reply.send(named("QUIESCE_DEV", result));
+                }
+                Order::Leave(done) => {
+                    if let Some(ctrl) = &ctrl {
+                        ctrl.disown();
+                    }
+                    let _ = done.send(());
+                    return;
                 }
                 Order::Discard(done) => {
                     if live {
                         let _ = stop(&mut ring, id);
                     }
-                    if !deleted {
-                        let _ = delete(&mut ring, &ctrl);
+                    if ours && !deleted {
+                        let _ = delete(&mut ring, id, ctrl.as_ref());
                     }
                     let _ = done.send(());
                     return;
@@ -373,71 +511,118 @@ impl Control {
         }
     }
 
-    fn add(&self) -> Result<(ControlRing, UblkCtrl, Added), UblkError> {
-        let mut ring = ControlRing::open()?;
-        let ctrl = UblkCtrlBuilder::default()
-            .name("raidd")
-            .id(self.spec.id.map_or(-1, |id| id as i32))
-            .nr_queues(self.spec.queues)
-            .depth(self.spec.depth)
-            .io_buf_bytes(self.spec.max_request_bytes)
-            .ctrl_flags(self.flags)
-            .ctrl_target_flags(self.spec.cookie)
-            .dev_flags(UblkFlags::UBLK_DEV_F_ADD_DEV)
-            .build()
-            .map_err(|e| library("ADD_DEV", e))?;
-        let id = ctrl.dev_info().dev_id;
-        let mut params = self.spec.encode();
-        let result = ring.command(sys::UBLK_U_CMD_SET_PARAMS, id, 0, &mut params, &|| false);
-        named("SET_PARAMS", result)?;
-        let char_device = UblkDev::new("raidd".into(), |_| Ok(()), &ctrl)
-            .map_err(|e| library("open of the char device", e))?;
-        let cpus = (0..char_device.dev_info.nr_hw_queues)
-            .map(|qid| {
-                let mut mask = UblkQueueAffinity::new();
-                match ctrl.get_queue_affinity(qid.into(), &mut mask) {
-                    Ok(_) => mask.to_bits_vec(),
-                    Err(_) => Vec::new(),
-                }
-            })
-            .collect();
-        let char_device = Arc::new(char_device);
-        Ok((ring, ctrl, Added { char_device, cpus }))
-    }
-
     fn start(&self, ring: &mut ControlRing, id: u32) -> Result<(), UblkError> {
+        let (op, name) = match self.from {
+            From::New { .. } => (sys::UBLK_U_CMD_START_DEV, "START_DEV"),
+            From::Old(_) => (sys::UBLK_U_CMD_END_USER_RECOVERY, "END_USER_RECOVERY"),
+        };
         let begin = Instant::now();
         let give_up = || self.gate.get().fault.is_some() || begin.elapsed() > START_LIMIT;
         let pid = u64::from(std::process::id());
-        let result = ring.command(sys::UBLK_U_CMD_START_DEV, id, pid, &mut [], &give_up);
+        let result = ring.command(op, id, pid, &mut [], &give_up);
         match (result, self.gate.get().fault) {
             (Err(libc::EINTR | libc::ECANCELED), Some(errno)) => Err(UblkError::Fetch { errno }),
-            (Err(libc::EINTR | libc::ECANCELED), None) => Err(UblkError::Timeout {
-                command: "START_DEV",
-            }),
-            (result, _) => named("START_DEV", result),
+            (Err(libc::EINTR | libc::ECANCELED), None) => Err(UblkError::Timeout { command: name }),
+            (result, _) => named(name, result),
         }
     }
 }
 
-fn named(command: &'static str, result: Result<i32, i32>) -> Result<(), UblkError> {
+fn add(spec: &DeviceSpec, flags: u64) -> Result<(ControlRing, UblkCtrl, Added), UblkError> {
+    let mut ring = ControlRing::open()?;
+    let ctrl = UblkCtrlBuilder::default()
+        .name("raidd")
+        .id(spec.id.map_or(-1, |id| id as i32))
+        .nr_queues(spec.queues)
+        .depth(spec.depth)
+        .io_buf_bytes(spec.max_request_bytes)
+        .ctrl_flags(flags)
+        .ctrl_target_flags(spec.cookie)
+        .dev_flags(UblkFlags::UBLK_DEV_F_ADD_DEV)
+        .build()
+        .map_err(|e| library("ADD_DEV", e))?;
+    let id = ctrl.dev_info().dev_id;
+    let mut params = spec.encode();
+    let result = ring.command(sys::UBLK_U_CMD_SET_PARAMS, id, 0, &mut params, &|| false);
+    named("SET_PARAMS", result)?;
+    let added = opened(&mut ring, id)?;
+    Ok((ring, ctrl, added))
+}
+
+/// START_USER_RECOVERY. The driver is busy with the dead process for a while.
+fn recover(id: u32) -> Result<(ControlRing, Added), UblkError> {
+    let mut ring = ControlRing::open()?;
+    let begin = Instant::now();
+    loop {
+        let found = look_up(&mut ring, id).map_err(|e| command("GET_DEV_INFO", e))?;
+        if found.alive {
+            let pid = found.server;
+            return Err(UblkError::Alive { id, pid });
+        }
+        if !found.recoverable() {
+            return Err(UblkError::NotRecoverable(id));
+        }
+        let op = sys::UBLK_U_CMD_START_USER_RECOVERY;
+        match ring.command(op, id, 0, &mut [], &|| false) {
+            Err(libc::EBUSY) if begin.elapsed() < RELEASE_LIMIT => {
+                thread::sleep(Duration::from_millis(20));
+            }
+            result => {
+                named("START_USER_RECOVERY", result)?;
+                break;
+            }
+        }
+    }
+    let added = opened(&mut ring, id)?;
+    Ok((ring, added))
+}
+
+fn opened(ring: &mut ControlRing, id: u32) -> Result<Added, UblkError> {
+    let char_device = Arc::new(CharDevice::open(ring, id)?);
+    let cpus = (0..char_device.queues)
+        .map(|qid| affinity(ring, id, qid))
+        .collect();
+    Ok(Added { char_device, cpus })
+}
+
+/// CPUs of a queue; none if the driver does not say.
+fn affinity(ring: &mut ControlRing, id: u32, qid: u16) -> Vec<usize> {
+    let mut mask = [0u8; 128];
+    let op = sys::UBLK_U_CMD_GET_QUEUE_AFFINITY;
+    if ring
+        .command(op, id, u64::from(qid), &mut mask, &|| false)
+        .is_err()
+    {
+        return Vec::new();
+    }
+    (0..mask.len() * 8)
+        .filter(|cpu| mask[cpu / 8] >> (cpu % 8) & 1 != 0)
+        .collect()
+}
+
+fn command(command: &'static str, errno: i32) -> UblkError {
+    UblkError::Command { command, errno }
+}
+
+pub(crate) fn named(command: &'static str, result: Result<i32, i32>) -> Result<(), UblkError> {
     result
         .map(|_| ())
         .map_err(|errno| UblkError::Command { command, errno })
 }
 
-fn stop(ring: &mut ControlRing, id: u32) -> Result<(), UblkError> {
+pub(crate) fn stop(ring: &mut ControlRing, id: u32) -> Result<(), UblkError> {
     let result = ring.command(sys::UBLK_U_CMD_STOP_DEV, id, 0, &mut [], &|| false);
     named("STOP_DEV", result)
 }
 
 /// Deletes, and waits until the last user of the char device is gone; gives up waiting, not deleting.
-fn delete(ring: &mut ControlRing, ctrl: &UblkCtrl) -> Result<(), UblkError> {
+fn delete(ring: &mut ControlRing, id: u32, ctrl: Option<&UblkCtrl>) -> Result<(), UblkError> {
     // From here on libublk must not delete as well: it would wait without a limit.
-    ctrl.disown();
+    if let Some(ctrl) = ctrl {
+        ctrl.disown();
+    }
     let begin = Instant::now();
     let give_up = || begin.elapsed() > DELETE_LIMIT;
-    let id = ctrl.dev_info().dev_id;
     match ring.command(sys::UBLK_U_CMD_DEL_DEV, id, 0, &mut [], &give_up) {
         Err(libc::EINTR | libc::ECANCELED) => Err(UblkError::Timeout { command: "DEL_DEV" }),
         result => named("DEL_DEV", result),
@@ -456,7 +641,7 @@ fn library(command: &'static str, error: libublk::UblkError) -> UblkError {
     UblkError::Command { command, errno }
 }
 
-fn char_path(id: u32) -> PathBuf {
+pub(crate) fn char_path(id: u32) -> PathBuf {
     PathBuf::from(format!("/dev/ublkc{id}"))
 }
 
@@ -469,106 +654,4 @@ fn exclusive(path: &Path) -> io::Result<fs::File> {
         .read(true)
         .custom_flags(libc::O_EXCL)
         .open(path)
-}
-
-/// A device in the driver, as seen from outside its server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Existing {
-    /// Number N of /dev/ublkbN.
-    pub id: u32,
-    /// Process that serves or served it.
-    pub server: i32,
-    /// Whether that process still exists.
-    pub alive: bool,
-    /// What [`DeviceSpec::cookie`] was.
-    pub cookie: u64,
-}
-
-/// All ublk devices of this machine, among them those whose server died.
-///
-/// # Errors
-/// As [`Features::probe`].
-pub fn existing() -> Result<Vec<Existing>, UblkError> {
-    let mut ring = ControlRing::open()?;
-    let mut ids: Vec<u32> = fs::read_dir("/sys/class/ublk-char")
-        .map(|entries| {
-            entries
-                .filter_map(|entry| {
-                    let name = entry.ok()?.file_name();
-                    name.to_str()?.strip_prefix("ublkc")?.parse().ok()
-                })
-                .collect()
-        })
-        .unwrap_or_default();
-    ids.sort_unstable();
-    Ok(ids
-        .into_iter()
-        .filter_map(|id| look_up(&mut ring, id).ok())
-        .collect())
-}
-
-fn look_up(ring: &mut ControlRing, id: u32) -> Result<Existing, i32> {
-    use std::mem::offset_of;
-    type Info = sys::ublksrv_ctrl_dev_info;
-    let mut info = [0; size_of::<Info>()];
-    let op = sys::UBLK_U_CMD_GET_DEV_INFO;
-    ring.command(op, id, 0, &mut info, &|| false)?;
-    let pid_at = offset_of!(Info, ublksrv_pid);
-    let cookie_at = offset_of!(Info, ublksrv_flags);
-    let mut pid = [0; 4];
-    pid.copy_from_slice(&info[pid_at..pid_at + 4]);
-    let mut cookie = [0; 8];
-    cookie.copy_from_slice(&info[cookie_at..cookie_at + 8]);
-    let server = i32::from_ne_bytes(pid);
-    Ok(Existing {
-        id,
-        server,
-        alive: server > 0 && Path::new(&format!("/proc/{server}")).exists(),
-        cookie: u64::from_ne_bytes(cookie),
-    })
-}
-
-/// Whether somebody holds the char device, which has one opener at a time: a server that has added but not started its
-/// device has no process id in the driver yet. The kernel lets go of a dead server's a little after its end, hence
-/// the patience.
-fn held(id: u32) -> bool {
-    let begin = Instant::now();
-    loop {
-        let opened = fs::File::options()
-            .read(true)
-            .write(true)
-            .open(char_path(id));
-        match opened {
-            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {}
-            _ => return false,
-        }
-        if begin.elapsed() > RELEASE_LIMIT {
-            return true;
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// Stops and deletes a device whose server died. Clients that wait for a new server get errors.
-///
-/// # Errors
-/// [`UblkError::Alive`] if a process serves it or is about to (still holds its char device after 5 s); a failed
-/// command.
-pub fn remove(id: u32) -> Result<(), UblkError> {
-    let mut ring = ControlRing::open()?;
-    let device = look_up(&mut ring, id).map_err(|errno| UblkError::Command {
-        command: "GET_DEV_INFO",
-        errno,
-    })?;
-    if device.alive || held(id) {
-        return Err(UblkError::Alive {
-            id,
-            pid: device.server,
-        });
-    }
-    stop(&mut ring, id)?;
-    named(
-        "DEL_DEV",
-        ring.command(sys::UBLK_U_CMD_DEL_DEV, id, 0, &mut [], &|| false),
-    )
 }

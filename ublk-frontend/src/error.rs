@@ -73,6 +73,9 @@ pub enum UblkError {
         /// From mmap.
         source: io::Error,
     },
+    /// The device has no block device that waits for a server.
+    #[error("ublk device {0} does not wait for a new server")]
+    NotRecoverable(u32),
     /// The server of this device is alive.
     #[error("ublk device {id} is served by process {pid}")]
     Alive {

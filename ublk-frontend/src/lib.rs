@@ -16,6 +16,7 @@ pub mod control;
 pub mod convert;
 pub mod device;
 mod error;
+pub mod existing;
 pub mod fake;
 pub mod features;
 pub mod frontend;

@@ -119,6 +119,14 @@ const OFFSET_SEGMENT: usize = 120;
 /// Size of the encoded parameters in bytes.
 pub const PARAMS_BYTES: usize = 136;
 
+/// Sectors and logical block in bytes, out of what GET_PARAMS gave.
+pub(crate) fn shape(params: &[u8; PARAMS_BYTES]) -> (u64, u32) {
+    let mut sectors = [0; 8];
+    sectors.copy_from_slice(&params[OFFSET_BASIC + 16..OFFSET_BASIC + 24]);
+    let shift = u32::from(params[OFFSET_BASIC + 4]).min(31);
+    (u64::from_ne_bytes(sectors), 1 << shift)
+}
+
 impl DeviceSpec {
     /// Checks what the driver would refuse with a bare EINVAL, or accept and then misbehave.
     ///

@@ -9,12 +9,11 @@
 use crate::convert::{
     self, DESCRIPTOR_BYTES, Descriptor, auto_buf_address, io_command, user_copy_position,
 };
-use crate::device::Gate;
+use crate::device::{CharDevice, Gate};
 use crate::error::UblkError;
 use crate::frontend::{Event, Fetched, Frontend, UBLK_KEY};
 use io_uring::squeue::SubmissionQueue;
 use io_uring::{opcode, types};
-use libublk::io::UblkDev;
 use libublk::sys;
 use std::collections::VecDeque;
 use std::io;
@@ -42,7 +41,7 @@ enum Tag {
 
 /// One queue. Move it to the engine's thread before [`Frontend::prime`]; afterwards that thread alone may use it.
 pub struct Queue {
-    device: Arc<UblkDev>,
+    device: Arc<CharDevice>,
     gate: Arc<Gate>,
     fd: RawFd,
     qid: u16,
@@ -64,7 +63,7 @@ unsafe impl Send for Queue {}
 impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Queue")
-            .field("device", &self.device.dev_info.dev_id)
+            .field("device", &self.device.id)
             .field("qid", &self.qid)
             .field("in_engine", &self.in_engine)
             .field("ended", &self.ended)
@@ -74,13 +73,13 @@ impl std::fmt::Debug for Queue {
 
 impl Queue {
     pub(crate) fn new(
-        device: Arc<UblkDev>,
+        device: Arc<CharDevice>,
         gate: Arc<Gate>,
         qid: u16,
         auto_buf: bool,
     ) -> Result<Queue, UblkError> {
-        let depth = device.dev_info.queue_depth;
-        let fd = device.tgt.fds[0];
+        let depth = device.depth;
+        let fd = device.fd();
         let mapped_bytes = (usize::from(depth) * DESCRIPTOR_BYTES).next_multiple_of(page_size());
         // SAFETY: a new shared read-only mapping at an address of the kernel's choice touches no existing memory;
         // `fd` is the char device that `device` keeps open.

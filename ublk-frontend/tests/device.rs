@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
-use ublk_frontend::device::{existing, remove};
+use ublk_frontend::existing::{existing, remove};
 use ublk_frontend::{
     Device, DeviceSpec, DiscardLimits, Event, Features, Frontend, Op, Queue, RequestError,
     StopError, UBLK_KEY, UblkError,

@@ -231,6 +231,7 @@ impl Rig {
                 let arena = Arena::new(frames as usize, frame);
                 let engine = arena.and_then(|arena| {
                     let parts = Parts {
+                        journal: None,
                         core,
                         members,
                         mailbox: inbox,

@@ -4,7 +4,13 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::array_api::MemberDevice;
+use raid_core::path::layout::Layout;
+use ublk_frontend::{DeviceSpec, DiscardLimits};
+
+use crate::array_api::{ArrayOptions, MemberDevice};
+
+const LEAST_REQUEST: u32 = 1 << 20;
+const MOST_REQUEST: u32 = 32 << 20;
 
 /// The strictest of all members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,4 +88,66 @@ pub fn open_up(device: &Path) {
     }
     set("scheduler", "none");
     set("wbt_lat_usec", "0");
+}
+
+/// The longest request: what was asked for, a full stripe at least, within what ublk can do.
+pub(super) fn request_bytes(layout: &Layout, options: &ArrayOptions) -> u32 {
+    let stripe = u64::from(layout.data) * u64::from(layout.geometry.chunk_sectors()) * 512;
+    let wanted = u64::from(options.max_request_bytes)
+        .max(stripe)
+        .max(u64::from(LEAST_REQUEST));
+    wanted.min(u64::from(MOST_REQUEST)) as u32 / 4096 * 4096
+}
+
+/// Frames of a queue's arena.
+pub(super) fn frames(layout: &Layout, options: &ArrayOptions) -> u32 {
+    (options.frame_bytes / layout.frame_bytes()).clamp(16, 4096) as u32
+}
+
+/// What the driver is told about the block device.
+pub(super) fn device_spec(
+    layout: &Layout,
+    limits: &MemberLimits,
+    logical_block: u32,
+    options: &ArrayOptions,
+) -> DeviceSpec {
+    let chunk = layout.geometry.chunk_sectors() * 512;
+    let stripe = u64::from(chunk) * u64::from(layout.data);
+    let raid0 = !layout.parity;
+    let request = request_bytes(layout, options);
+    // The driver takes powers of two only. A preferred size without the width would only make mkfs complain.
+    let width = u32::try_from(stripe).ok().filter(|w| w.is_power_of_two());
+    DeviceSpec {
+        id: options.device_id,
+        queues: options.queues,
+        depth: options.depth,
+        max_request_bytes: request,
+        logical_block,
+        physical_block: limits.physical_block.max(logical_block),
+        io_min: width.map_or(logical_block, |_| chunk),
+        io_opt: width.unwrap_or(0),
+        sectors: layout.geometry.array_sectors(),
+        // A discarded stripe need not read back as zeroes, so only RAID 0 passes discards on.
+        discard: limits
+            .discard_granularity
+            .filter(|_| raid0 && !options.read_only)
+            .map(|granularity| DiscardLimits {
+                max_sectors: (1 << 30) / 512,
+                granularity: granularity.max(logical_block),
+            }),
+        write_zeroes_max_sectors: if options.read_only || (raid0 && !limits.write_zeroes) {
+            0
+        } else {
+            request / 512
+        },
+        volatile_cache: true,
+        fua: false,
+        rotational: limits.rotational,
+        read_only: options.read_only,
+        zero_copy: options.zero_copy,
+        recovery: true,
+        dma_alignment_mask: limits.dma_alignment_mask,
+        cookie: super::new_cookie(),
+        ..DeviceSpec::default()
+    }
 }

@@ -4,10 +4,13 @@
 //! takes everything made so far with it. Stop: the device goes first (refused while somebody uses it), then the manager
 //! leaves the members clean, then the threads end, then the members are closed.
 
+pub mod attach;
 mod bitmap;
+pub mod journal;
 mod keeper;
 mod limits;
 pub mod parity;
+mod succession;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,7 +20,6 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, bounded, unbounded};
-use parity_kernels::Arena;
 use raid_core::assemble::AssembledArray;
 use raid_core::geometry::Level;
 use raid_core::path::layout::Layout;
@@ -25,27 +27,42 @@ use raid_core::path::manager::{Manager, ManagerConfig};
 use raid_core::path::owners::Owners;
 use raid_core::path::queue::{QueueConfig, QueueCore};
 use raid_core::path::types::{Msg, SlotSet, SweepKind as Sweep};
-use ublk_frontend::device::Existing;
-use ublk_frontend::{Device, DeviceSpec, DiscardLimits, Features, UblkError};
+use ublk_frontend::existing::Existing;
+use ublk_frontend::{Device, DeviceSpec, Features, UblkError};
 
 use crate::array_api::{
     ArrayOptions, ArrayStarter, ArrayStatus, Change, ChangeError, Changed, Health, MemberDevice,
     RunningArray, StartError, StopError, SweepKind, SweepLimits, SweepStatus,
 };
 use crate::engine::{Counters, Engine, EngineMember, Parts, Postbox, mailbox};
+use attach::Claim;
 use keeper::{Keeper, Order, Snapshot};
 use parity::{ParityFacts, ParitySetup};
+use succession::Legacy;
 
-const LEAST_REQUEST: u32 = 1 << 20;
-const MOST_REQUEST: u32 = 32 << 20;
 const OWNER_WORDS: usize = 1 << 14;
 /// Bands of a sweep window: 8 MiB of each member at the usual band height.
 const WINDOW: u64 = 128;
+/// How long a hand-over waits for requests in flight.
+const HAND_OVER: Duration = Duration::from_secs(10);
 /// Time between checkpoints of a rebuild: what a crash can cost of it.
 const CHECKPOINT_MS: u64 = 10_000;
 
-/// Marks ublk devices as raidd's ("raidd" and a version), so that those of a dead daemon are told from others'.
+/// Marks ublk devices as raidd's ("raidd", two bytes of the array's own, a version), so that those of a dead daemon are told
+/// from others', and from one another.
 const COOKIE: u64 = u64::from_be_bytes(*b"raidd\0\0\x01");
+const COOKIE_OWN: u64 = 0xffff << 8;
+
+/// Whether a device is, or was, some raidd's.
+pub fn is_ours(cookie: u64) -> bool {
+    cookie & !COOKIE_OWN == COOKIE
+}
+
+/// A cookie for a new device: its number may have been that of another one before.
+fn new_cookie() -> u64 {
+    let random = uuid::Uuid::new_v4().as_u128() as u64;
+    COOKIE | (random & COOKIE_OWN)
+}
 
 /// Starts arrays on ublk devices.
 #[derive(Debug, Default)]
@@ -65,6 +82,7 @@ impl ArrayStarter for UblkStarter {
         let offered = Features::probe().map_err(ublk_error)?;
         let spec = DeviceSpec {
             zero_copy: true,
+            recovery: true,
             ..DeviceSpec::default()
         };
         let used = Features::from_bits(spec.flags(offered));
@@ -77,11 +95,11 @@ impl ArrayStarter for UblkStarter {
     }
 
     fn remove_leftovers(&self) -> Vec<String> {
-        let dead = |d: &Existing| !d.alive && d.cookie == COOKIE;
-        let devices = ublk_frontend::device::existing().unwrap_or_default();
+        let dead = |d: &Existing| !d.alive && is_ours(d.cookie) && !d.recoverable();
+        let devices = ublk_frontend::existing::existing().unwrap_or_default();
         let mut said = Vec::new();
         for device in devices.into_iter().filter(dead) {
-            said.push(match ublk_frontend::device::remove(device.id) {
+            said.push(match ublk_frontend::existing::remove(device.id) {
                 Ok(()) => format!("removed ublk device {}, whose raidd died", device.id),
                 Err(e) => format!(
                     "ublk device {}, whose raidd died, was not removed: {e}",
@@ -117,6 +135,7 @@ struct Running {
     engines: Vec<JoinHandle<io::Result<()>>>,
     keeper: Option<JoinHandle<()>>,
     queues: Vec<Postbox>,
+    claim: Option<Claim>,
 }
 
 /// See the module comment.
@@ -167,8 +186,13 @@ impl Array {
             .chain([512, verdict.logical_block_size])
             .max()
             .unwrap_or(512);
-        let spec = device_spec(&layout, &limits, logical_block, &options);
-        let device = Device::add(&spec, &features).map_err(ublk_error)?;
+        let spec = limits::device_spec(&layout, &limits, logical_block, &options);
+        let waiting = options.claim.as_ref().map(|c| c.device()).transpose();
+        let waiting = waiting.map_err(StartError::attach)?.flatten();
+        let device = match &waiting {
+            Some(old) => succession::recover(old, &spec, &features)?,
+            None => Device::add(&spec, &features).map_err(ublk_error)?,
+        };
         let cpus: Vec<_> = (0..device.queues()).map(|q| device.queue_cpus(q)).collect();
         parity.find_gpus(&cpus);
 
@@ -246,6 +270,7 @@ impl Array {
                 engines: Vec::new(),
                 keeper: None,
                 queues: Vec::new(),
+                claim: options.claim.clone(),
             }),
             orders,
             exit,
@@ -253,10 +278,38 @@ impl Array {
             counters: Vec::new(),
             facts,
         };
-        let frames = frames(&layout, &options);
+        let frames = limits::frames(&layout, &options);
+        let mut legacy = Legacy::new(
+            &options,
+            &layout,
+            frames,
+            device.queues(),
+            &array.facts.name,
+        );
         let keeper_inbox = array.start_engines(
-            &device, &layout, &files, &manager, &parity, &options, frames,
+            &device, &layout, &files, &manager, &parity, &options, frames, &legacy,
         )?;
+        // Before anything can be written in this process's name.
+        let head = legacy.publish(
+            &spec,
+            &device,
+            &verdict,
+            &manager,
+            &members,
+            options.read_only,
+        );
+        let head = match head {
+            Ok(head) => head,
+            Err(error) => {
+                array
+                    .running
+                    .get_mut()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .device = Some(device);
+                array.tear_down();
+                return Err(StartError::attach(error));
+            }
+        };
         let running = array
             .running
             .get_mut()
@@ -275,6 +328,7 @@ impl Array {
             orders: order_inbox,
             snapshot,
             name: array.facts.name.clone(),
+            head,
         });
         let spawned = keeper.and_then(|keeper| {
             std::thread::Builder::new()
@@ -285,10 +339,22 @@ impl Array {
             running.keeper = Some(handle);
             device.start().map_err(ublk_error)
         });
+        let device_recovers = device.features().recovery();
         running.device = Some(device);
         if let Err(error) = started {
+            if waiting.is_none() {
+                legacy.retire();
+            }
             array.tear_down();
             return Err(error);
+        }
+        if !device_recovers {
+            let name = &array.facts.name;
+            tracing::warn!(array = %name, "this kernel's ublk has no recovery: should raidd be killed, users of the array get errors");
+        }
+        if waiting.is_some() {
+            let (name, device) = (&array.facts.name, array.facts.device.display());
+            tracing::info!(array = %name, "{device} goes on in place of a raidd that died");
         }
         limits::open_up(&array.facts.device);
         Ok(array)
@@ -303,6 +369,7 @@ impl Array {
         parity: &ParitySetup,
         options: &ArrayOptions,
         frames: u32,
+        legacy: &Legacy,
     ) -> Result<crossbeam_channel::Receiver<Msg>, StartError> {
         let owners = Arc::new(Owners::new(OWNER_WORDS));
         let (to_keeper, keeper_inbox) = unbounded();
@@ -317,7 +384,8 @@ impl Array {
                 queue,
                 queues: device.queues(),
                 depth: device.depth(),
-                max_sectors: request_bytes(layout, options) / 512,
+                max_sectors: limits::request_bytes(layout, options).max(device.max_request_bytes())
+                    / 512,
                 frames,
                 defer_passes: 3,
             };
@@ -343,10 +411,11 @@ impl Array {
             let lane = parity.plans.get(usize::from(queue)).cloned().flatten();
             let parity = parity.calibration.clone();
             let (ready, made) = bounded(1);
+            let legacy = legacy.queue(queue, core.io_capacity());
             let work = move || {
                 pin(&cpus);
                 let build = || {
-                    let arena = Arena::new(frames as usize, arena_frame)?;
+                    let (arena, journal) = legacy.make(frames as usize, arena_frame)?;
                     let parts = Parts {
                         core,
                         members,
@@ -356,6 +425,7 @@ impl Array {
                         parity,
                         lane,
                         arena,
+                        journal,
                         counters,
                         exit,
                     };
@@ -508,7 +578,19 @@ impl RunningArray for Array {
         }
         self.exit.store(true, Ordering::Release);
         finish(&mut running);
+        if let Some(claim) = running.claim.take() {
+            claim.retire();
+        }
         Ok(())
+    }
+
+    fn hand_over(&self) {
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(device) = running.device.as_ref().filter(|d| d.features().quiesce())
+            && let Err(error) = device.quiesce(HAND_OVER)
+        {
+            tracing::info!(array = %self.facts.name, %error, "requests in flight are left to the next raidd");
+        }
     }
 
     fn change(&self, change: Change) -> Result<Changed, ChangeError> {
@@ -534,6 +616,10 @@ fn stop_device(device: &Device) -> Result<(), ublk_frontend::StopError> {
 }
 
 impl StartError {
+    fn attach(error: attach::AttachError) -> StartError {
+        StartError::Unsupported(error.to_string())
+    }
+
     fn thread(source: io::Error) -> StartError {
         StartError::Device {
             operation: "starting a thread".into(),
@@ -557,65 +643,6 @@ fn engine_members(
         }
     }
     out
-}
-
-/// The longest request: what was asked for, a full stripe at least, within what ublk can do.
-fn request_bytes(layout: &Layout, options: &ArrayOptions) -> u32 {
-    let stripe = u64::from(layout.data) * u64::from(layout.geometry.chunk_sectors()) * 512;
-    let wanted = u64::from(options.max_request_bytes)
-        .max(stripe)
-        .max(u64::from(LEAST_REQUEST));
-    wanted.min(u64::from(MOST_REQUEST)) as u32 / 4096 * 4096
-}
-
-fn frames(layout: &Layout, options: &ArrayOptions) -> u32 {
-    (options.frame_bytes / layout.frame_bytes()).clamp(16, 4096) as u32
-}
-
-fn device_spec(
-    layout: &Layout,
-    limits: &limits::MemberLimits,
-    logical_block: u32,
-    options: &ArrayOptions,
-) -> DeviceSpec {
-    let chunk = layout.geometry.chunk_sectors() * 512;
-    let stripe = u64::from(chunk) * u64::from(layout.data);
-    let raid0 = !layout.parity;
-    let request = request_bytes(layout, options);
-    // The driver takes powers of two only. A preferred size without the width would only make mkfs complain.
-    let width = u32::try_from(stripe).ok().filter(|w| w.is_power_of_two());
-    DeviceSpec {
-        id: options.device_id,
-        queues: options.queues,
-        depth: options.depth,
-        max_request_bytes: request,
-        logical_block,
-        physical_block: limits.physical_block.max(logical_block),
-        io_min: width.map_or(logical_block, |_| chunk),
-        io_opt: width.unwrap_or(0),
-        sectors: layout.geometry.array_sectors(),
-        // A discarded stripe need not read back as zeroes, so only RAID 0 passes discards on.
-        discard: limits
-            .discard_granularity
-            .filter(|_| raid0 && !options.read_only)
-            .map(|granularity| DiscardLimits {
-                max_sectors: (1 << 30) / 512,
-                granularity: granularity.max(logical_block),
-            }),
-        write_zeroes_max_sectors: if options.read_only || (raid0 && !limits.write_zeroes) {
-            0
-        } else {
-            request / 512
-        },
-        volatile_cache: true,
-        fua: false,
-        rotational: limits.rotational,
-        read_only: options.read_only,
-        zero_copy: options.zero_copy,
-        dma_alignment_mask: limits.dma_alignment_mask,
-        cookie: COOKIE,
-        ..DeviceSpec::default()
-    }
 }
 
 fn short_name(name: &str) -> String {

@@ -159,6 +159,9 @@ pub struct Assemble {
 pub struct Stop {
     /// Name, uuid or device path
     pub array: String,
+    /// Give up a device whose raidd died and that cannot be taken over: its users get errors
+    #[arg(long, conflicts_with = "release")]
+    pub abandon: bool,
     /// Also let udev and mdadm have the members again
     #[arg(long)]
     pub release: bool,

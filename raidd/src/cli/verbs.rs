@@ -234,6 +234,7 @@ fn show_assembled(reply: &AssembleReply) {
 
 fn stop(cli: &Cli, args: &Stop, json: bool) -> exit::Outcome {
     let request = StopRequest {
+        abandon: args.abandon,
         array: args.array.clone(),
         release: args.release,
         dry_run: args.dry_run,

@@ -130,6 +130,7 @@ impl Defaults {
             gpu_blocks: self.gpu_blocks,
             device_id: None,
             frame_bytes: self.buffer_memory.0,
+            claim: None,
         }
     }
 }

@@ -179,6 +179,15 @@ impl Arrays {
         }
     }
 
+    /// Lets every array finish what is in flight and take nothing more, for the next process to go on with.
+    pub fn hand_over(&self) {
+        std::thread::scope(|scope| {
+            for running in self.all() {
+                scope.spawn(move || running.array.hand_over());
+            }
+        });
+    }
+
     /// Stops everything that is not in use and returns the refusals of the rest, for the end of the daemon.
     pub fn stop_all(&self) -> Vec<Refusal> {
         self.all()

@@ -8,20 +8,22 @@ use raid_core::superblock::{SlotRole, parse_uuid, uuid_text};
 use raid_core::units::SECTOR_BYTES;
 
 use super::arrays::Running;
+use super::attach;
 use super::commands::Control;
 use super::protocol::{
     ArrayView, AssembleReply, AssembleRequest, MemberView, Outcome, Problem, Refusal, RefusalKind,
 };
+use crate::array::attach::Claim;
 use crate::array_api::{MemberDevice, MemberState};
-use crate::device::open::{Mode, exclusive};
+use crate::device::open::Mode;
 use crate::discover::{Found, candidate, locate, probe, scan};
 use crate::preflight::busy;
 use crate::takeover::{check_unused, md_holders, md_of_array, stop_unused};
 
 /// Members of one uuid.
-struct Group {
-    uuid: [u8; 16],
-    found: Vec<Found>,
+pub(super) struct Group {
+    pub(super) uuid: [u8; 16],
+    pub(super) found: Vec<Found>,
 }
 
 impl Control {
@@ -158,8 +160,21 @@ impl Control {
                 "stop that one first",
             )]);
         }
-        // A verdict from what was read first: no array is taken from MD only to be refused then.
-        let verdict = match self.judge_unheld(&group, request) {
+        let claim = match request.dry_run {
+            true => Ok(None),
+            false => self.claim(&group.uuid, &view.name),
+        };
+        let claim = match claim {
+            Ok(claim) => claim,
+            Err(problem) => return refused(vec![problem]),
+        };
+        // A verdict from what was read first: no array is taken from MD only to be refused then. What a dead raidd left may
+        // make force unnecessary, which is seen once the members are held.
+        let lenient = AssembleRequest {
+            force: request.force || claim.as_ref().is_some_and(|c| c.left().is_some()),
+            ..request.clone()
+        };
+        let verdict = match self.judge_unheld(&group, &lenient) {
             Ok(verdict) => verdict,
             Err(problem) => return refused(vec![problem]),
         };
@@ -198,7 +213,7 @@ impl Control {
                 problems: remarks,
             };
         }
-        match self.take_and_start(&group, &view.name, request) {
+        match self.take_and_start(&group, &view.name, request, claim) {
             Ok((running, remarks)) => {
                 let array = ArrayView::from(&running.array.status());
                 self.arrays.add(running);
@@ -239,6 +254,7 @@ impl Control {
         group: &Group,
         name: &str,
         request: &AssembleRequest,
+        claim: Option<Claim>,
     ) -> Result<(Running, Vec<Problem>), Vec<Problem>> {
         let mode = if request.read_only {
             Mode::Read
@@ -248,7 +264,8 @@ impl Control {
         let mut problems = Vec::new();
         let mut held = Vec::new();
         for found in &group.found {
-            match exclusive(&found.node.path, mode, found.node.is_block) {
+            let patient = claim.as_ref().is_some_and(|c| c.left().is_some());
+            match attach::open_member(found, mode, patient) {
                 Ok(file) => held.push(Arc::new(file)),
                 Err(e) => problems.extend(busy(&found.node, &e)),
             }
@@ -272,14 +289,16 @@ impl Control {
                 })?;
             candidates.push(candidate(file, found.node.size_sectors, block));
         }
-        let verdict = judge(&candidates, group, request).map_err(|p| vec![p])?;
+        let verdict = attach::verdict(claim.as_ref(), &candidates, group, &held, request)
+            .map_err(|p| vec![p])?;
         let mut remarks = remarks(&verdict, group);
         let devices = devices(&verdict, group, &held, &candidates);
         drop(held);
         if !request.read_only {
             remarks.extend(self.keep_off(name, &group.uuid));
         }
-        let options = self.options(&group.uuid, request.read_only);
+        let mut options = self.options(&group.uuid, request.read_only);
+        options.claim = claim;
         let array = self
             .starter
             .start(verdict, devices, options)
@@ -297,7 +316,7 @@ impl Control {
     }
 }
 
-fn judge(
+pub(super) fn judge(
     candidates: &[core::Candidate],
     group: &Group,
     request: &AssembleRequest,
@@ -326,7 +345,7 @@ fn judge(
 
 /// The devices of the verdict's slots, then its spares. Devices that were left out are closed, MD may not have them either
 /// as long as the ignore line stands.
-fn devices(
+pub(super) fn devices(
     verdict: &AssembledArray,
     group: &Group,
     held: &[Arc<std::fs::File>],

@@ -224,6 +224,7 @@ mod tests {
 
     fn dry_run() -> Command {
         Command::Stop(super::super::protocol::StopRequest {
+            abandon: false,
             array: "r0".into(),
             release: false,
             dry_run: true,

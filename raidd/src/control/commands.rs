@@ -11,6 +11,7 @@ use super::protocol::{
     Command, Outcome, Problem, Refusal, RefusalKind, Reply, StopReply, StopRequest,
 };
 use super::server::Handler;
+use crate::array::attach::Runtime;
 use crate::array_api::{ArrayOptions, ArrayStarter, RunningArray};
 use crate::config::Config;
 use crate::guard::Guard;
@@ -25,6 +26,8 @@ pub struct Control {
     pub(super) arrays: Arrays,
     pub(super) numbers: Numbers,
     leftovers: Arc<Leftovers>,
+    /// Where it is kept what runs, for the next raidd.
+    pub(super) runtime: Option<Runtime>,
     /// The daemon was told to end and only waits for arrays in use.
     ending: AtomicBool,
     /// Tests use image files as members; the programs never do.
@@ -41,6 +44,7 @@ impl Control {
         };
         let numbers = Numbers::new(&config.state_dir);
         Control {
+            runtime: Some(Runtime::beside(&config.socket.path)),
             numbers,
             config,
             starter,
@@ -56,6 +60,7 @@ impl Control {
     pub fn with_files(config: Config, starter: Arc<dyn ArrayStarter>, guard: Guard) -> Control {
         let numbers = Numbers::new(&config.state_dir);
         Control {
+            runtime: None,
             numbers,
             config,
             starter,
@@ -97,6 +102,9 @@ impl Control {
     }
 
     fn stop(&self, request: &StopRequest) -> Result<StopReply, Refusal> {
+        if request.abandon {
+            return self.abandon(request);
+        }
         let running = match self.arrays.find(&request.array) {
             Ok(running) => running,
             Err(unknown) if request.release => return self.release_stopped(request, unknown),

@@ -238,8 +238,10 @@ impl Control {
             );
             let devices: std::io::Result<Vec<MemberDevice>> = devices.collect();
             let devices = devices.map_err(|e| e.to_string())?;
+            let mut options = self.options(&uuid, false);
+            options.claim = self.claim(&uuid, name).map_err(|p| p.message)?;
             self.starter
-                .start(verdict, devices, self.options(&uuid, false))
+                .start(verdict, devices, options)
                 .map_err(|e| e.to_string())
         });
         match started {

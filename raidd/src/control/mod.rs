@@ -3,6 +3,7 @@
 mod add;
 pub mod arrays;
 mod assemble;
+mod attach;
 pub mod client;
 pub mod commands;
 mod create;

@@ -154,6 +154,9 @@ pub struct AssembleRequest {
 pub struct StopRequest {
     /// Name, uuid or device path.
     pub array: String,
+    /// Give up what a dead raidd has left of it: its users get errors.
+    #[serde(default)]
+    pub abandon: bool,
     /// Also give the members back to mdadm and udev.
     #[serde(default)]
     pub release: bool,
@@ -626,6 +629,7 @@ mod tests {
         round_trip(Command::Detail(DetailRequest { array: "r0".into() }));
         round_trip(Command::Stop(StopRequest {
             array: "/dev/ublkb0".into(),
+            abandon: false,
             release: true,
             dry_run: false,
         }));

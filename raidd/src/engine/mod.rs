@@ -10,6 +10,7 @@
 mod counters;
 mod errno;
 mod files;
+pub mod journal;
 mod locate;
 mod mailbox;
 mod offload;
@@ -32,6 +33,7 @@ use ublk_frontend::{Event as Arrival, Fetched, Frontend, UBLK_KEY};
 
 use crate::lane::LanePlan;
 use files::Files;
+use journal::Journal;
 use offload::Rest;
 use work::range;
 use workshop::Workshop;
@@ -60,6 +62,8 @@ pub struct Parts {
     pub lane: Option<LanePlan>,
     /// Buffer memory, as large as the core says.
     pub arena: Arena,
+    /// Where writes in flight are noted for a successor; none where nobody could take over or no stripe can be torn.
+    pub journal: Option<Journal>,
     /// Where counters go.
     pub counters: Arc<Counters>,
     /// Set when the engine shall end as soon as nothing is in flight.
@@ -240,6 +244,11 @@ impl<F: Frontend> Engine<F> {
                 let (kind, bytes, file) = self.expected[io as usize];
                 self.files.ended(file);
                 let result = errno::member_result(kind, bytes, result);
+                if kind == IoKind::Write
+                    && let Some(journal) = &self.parts.journal
+                {
+                    journal.ended(io, result.is_err());
+                }
                 self.parts
                     .core
                     .event(Event::IoDone { io, result }, &mut self.actions);
@@ -300,6 +309,9 @@ impl<F: Frontend> Engine<F> {
         let mut fenced = false;
         loop {
             let actions = std::mem::take(&mut self.actions);
+            if let Some(journal) = &mut self.parts.journal {
+                note_writes(journal, &actions);
+            }
             for action in &actions.list {
                 self.one(action, &actions);
             }
@@ -402,6 +414,11 @@ impl<F: Frontend> Engine<F> {
         bufs: &[BufSlice],
     ) {
         let Some((place, member)) = self.files.begin(slot) else {
+            if kind == IoKind::Write
+                && let Some(journal) = &self.parts.journal
+            {
+                journal.ended(io, false);
+            }
             let event = Event::IoDone {
                 io,
                 result: Err(MemberError::Gone),
@@ -435,4 +452,23 @@ impl<F: Frontend> Engine<F> {
             IoKind::WriteZeroes => ring.write_zeroes(io, &member.file, pos, len),
         }
     }
+}
+
+/// Before any of them is submitted, also by a submission queue that is full.
+fn note_writes(journal: &mut Journal, actions: &Actions) {
+    for action in &actions.list {
+        if let Action::Member {
+            io,
+            kind: IoKind::Write,
+            slot,
+            sector,
+            sectors,
+            bufs,
+        } = action
+        {
+            let bufs = &actions.bufs[bufs.start as usize..bufs.end as usize];
+            journal.note(*io, *slot, *sector, *sectors, bufs);
+        }
+    }
+    journal.commit();
 }

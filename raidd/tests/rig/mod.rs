@@ -162,6 +162,7 @@ pub fn start(
             let arena = Arena::new(frames as usize, frame)?;
             let parity = calibration();
             let parts = Parts {
+                journal: None,
                 core,
                 members,
                 mailbox: inbox,

@@ -25,6 +25,8 @@ use raid_core::path::manager::{
 };
 use raid_core::path::types::{Msg, SlotSet, SweepKind, View};
 
+use super::journal::{Head, Mark};
+use super::succession::synced;
 use crate::array_api::{
     BitmapStatus, Change, ChangeError, Changed, MemberDevice, MemberStatus, ScrubReport,
     SweepLimits,
@@ -99,6 +101,8 @@ pub struct Start {
     pub snapshot: Arc<Mutex<Snapshot>>,
     /// For log lines.
     pub name: String,
+    /// What a successor is told, if there may be one.
+    pub head: Option<Head>,
 }
 
 type Answer = Sender<Result<Changed, ChangeError>>;
@@ -118,6 +122,7 @@ pub struct Keeper {
     orders: Receiver<Order>,
     snapshot: Arc<Mutex<Snapshot>>,
     name: String,
+    head: Option<Head>,
     begun: Instant,
     actions: Vec<ManagerAction>,
     flight: Option<Flight>,
@@ -183,6 +188,7 @@ impl Keeper {
             orders: start.orders,
             snapshot: start.snapshot,
             name: start.name,
+            head: start.head,
             begun: Instant::now(),
             actions: Vec::new(),
             flight: None,
@@ -214,6 +220,9 @@ impl Keeper {
             self.carry_out();
             self.see_off();
             rate.update(self.manager.sweep());
+            if let Some(head) = &self.head {
+                head.synced(synced(&self.manager, self.layout.rows));
+            }
             self.publish(rate.value);
             for (answer, result) in self.answers.drain(..) {
                 // Whoever asked may have gone.

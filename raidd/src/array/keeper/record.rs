@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use raid_core::path::manager::{ManagerEvent, Record};
 
-use super::Keeper;
 use super::seats::State;
+use super::{Keeper, Mark};
 
 /// How long a superblock may take before it counts as not written. Longer than the block layer lets a command hang (30 s).
 pub const WRITE_LIMIT: Duration = Duration::from_secs(60);
@@ -31,6 +31,12 @@ impl Keeper {
             .map_or(0, |d| d.as_secs());
         self.seats.follow(&self.manager.view());
         let spares = self.seats.imprint(record, seconds);
+        if let Some(head) = &self.head {
+            head.begin(Mark {
+                events: record.events,
+                utime: seconds & ((1 << 40) - 1),
+            });
+        }
         let announced = |slot: &u16| self.seats.by_slot(*slot).is_none_or(|seat| seat.announced);
         let (known, new): (Vec<u16>, Vec<u16>) = record.targets.iter().partition(announced);
         self.flight = Some(Flight {
