@@ -14,10 +14,10 @@ trap give_up EXIT
 kill_daemon() { kill -KILL "$DAEMON"; wait "$DAEMON" 2> /dev/null; DAEMON=; }
 
 # succeed_daemon [ARGUMENT...]: a new one, which serves once it has taken over what there is.
-succeed_daemon() {
+succeed_daemon() { begin_successor "$@"; await_successor; }
+begin_successor() { raidd --socket "$RAIDD_SOCKET" "$@" >> "$LOG" 2>&1 & DAEMON=$!; }
+await_successor() {
   local i
-  raidd --socket "$RAIDD_SOCKET" "$@" >> "$LOG" 2>&1 &
-  DAEMON=$!
   for i in {1..1200}; do
     [ -S "$RAIDD_SOCKET" ] && raidctl list > /dev/null 2>&1 && return 0
     kill -0 "$DAEMON" 2> /dev/null || break
