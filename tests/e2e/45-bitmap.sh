@@ -54,8 +54,7 @@ ARRAY_DEV=/dev/ublkb0
 check flushed put "$ARRAY_DEV" $((60 << 20)) 3 1048576
 fio --name=kill --filename="$ARRAY_DEV" --direct=1 --ioengine=libaio --iodepth=16 --rw=randwrite --bsrange=4k-128k --size=40M --time_based --runtime=60 > /dev/null 2>&1 &
 sleep 2
-kill -KILL "$DAEMON"; wait "$DAEMON" 2> /dev/null
-check daemon-again start_daemon
+check crash crash_daemon
 check daemon-ends stop_daemon
 dirty=$(md_bits "${MEMBERS[2]}" | cut -d ' ' -f 2)
 [ "$dirty" -gt 5 ] && [ "$dirty" -lt 40 ] && ok crash-bits || not_ok crash-bits "$dirty of $CHUNKS are dirty"
