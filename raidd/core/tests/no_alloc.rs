@@ -7,7 +7,11 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
 
+use raid_core::bitmap::{Header, Map};
 use raid_core::geometry::{Geometry, Level};
+use raid_core::path::intent_manager::IntentManager;
+use raid_core::path::layout;
+use raid_core::path::manager::{Manager, ManagerAction, ManagerConfig, ManagerEvent};
 use raid_core::path::owners::Owners;
 use raid_core::path::queue::{QueueConfig, QueueCore};
 use raid_core::path::types::*;
@@ -55,6 +59,8 @@ fn work(
     random: &mut Random,
     out: &mut Actions,
     events: &mut Vec<Event>,
+    manager: &mut Manager,
+    asked: &mut Vec<Msg>,
 ) {
     let depth = 16u16;
     let mut free: [bool; 16] = [true; 16];
@@ -109,11 +115,69 @@ fn work(
                     free[usize::from(*tag)] = true;
                     done += 1;
                 }
+                Action::Send {
+                    msg: msg @ Msg::NeedBit { .. },
+                    ..
+                } => asked.push(*msg),
                 _ => {}
             }
         }
+        for msg in asked.drain(..) {
+            // The manager's thread may allocate.
+            let before = ALLOCATIONS.with(Cell::get);
+            set_bit(manager, msg, events);
+            ALLOCATIONS.with(|n| n.set(before));
+        }
         out.clear();
     }
+}
+
+/// The manager and its edge, as far as bits are concerned.
+fn set_bit(manager: &mut Manager, msg: Msg, events: &mut Vec<Event>) {
+    let mut out = Vec::new();
+    manager.event(0, ManagerEvent::Msg(msg), &mut out);
+    while !out.is_empty() {
+        for action in std::mem::take(&mut out) {
+            match action {
+                ManagerAction::Bitmap(write) => {
+                    for slot in write.targets.iter() {
+                        let done = ManagerEvent::BitmapDone { slot, ok: true };
+                        manager.event(0, done, &mut out);
+                    }
+                }
+                ManagerAction::Send { msg: Msg::Bits, .. } => events.push(Event::Msg(Msg::Bits)),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// A manager whose array is in sync, with a bitmap that has no bit set yet.
+fn manager(geometry: &Geometry) -> Manager {
+    let layout = layout::Layout::new(geometry.clone());
+    let mut manager = Manager::new(ManagerConfig {
+        members: geometry.members(),
+        parities: geometry.parities(),
+        queues: 1,
+        bands: layout.bands(),
+        band_rows: layout.rows,
+        events: 1,
+        resync_offset: u64::MAX,
+        missing: SlotSet::EMPTY,
+        filling: SlotSet::EMPTY,
+        recovery: 0,
+        unrecorded: false,
+        read_only: false,
+        safe_mode_delay_ms: 1000,
+        sweep_floor: 1,
+        sweep_ceiling: None,
+        window: 1,
+        checkpoint_ms: 1000,
+    });
+    let header = Header::new([1; 16], geometry.member_sectors(), 1 << 20);
+    let map = Map::clean(&header).expect("valid");
+    manager.set_bitmap(IntentManager::new(header, map, &layout, u64::MAX, 4096, 0));
+    manager
 }
 
 #[test]
@@ -142,16 +206,30 @@ fn nothing_is_allocated_after_the_start() {
             defer_passes: 2,
         };
         let total = geometry.array_sectors();
+        let mut manager = manager(&geometry);
         let mut core = QueueCore::new(cfg, geometry, Arc::new(Owners::new(256)), view);
+        core.set_intent(manager.bitmap().expect("just made").intent());
         let mut out = Actions::with_capacity(1 << 16, 1 << 17);
         let mut events = Vec::with_capacity(1 << 16);
+        let mut asked = Vec::with_capacity(1 << 12);
         let before = ALLOCATIONS.with(Cell::get);
-        work(&mut core, total, 20_000, &mut random, &mut out, &mut events);
+        work(
+            &mut core,
+            total,
+            20_000,
+            &mut random,
+            &mut out,
+            &mut events,
+            &mut manager,
+            &mut asked,
+        );
         let allocations = ALLOCATIONS.with(Cell::get) - before;
         assert_eq!(allocations, 0, "{level:?} without {missing:?}");
         assert!(
             core.stats().recovers + core.stats().decoded > 0,
             "errors were part of it"
         );
+        let (dirty, chunks) = manager.bitmap().expect("just made").dirty();
+        assert_eq!(dirty, chunks, "every bit was asked for and set");
     }
 }
