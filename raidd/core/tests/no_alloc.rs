@@ -183,10 +183,12 @@ fn manager(geometry: &Geometry) -> Manager {
 #[test]
 fn nothing_is_allocated_after_the_start() {
     let mut random = Random(1);
-    for (level, missing) in [
-        (Level::Raid5, None),
-        (Level::Raid6, None),
-        (Level::Raid6, Some(2u16)),
+    for (level, missing, filling) in [
+        (Level::Raid5, None, None),
+        (Level::Raid6, None, None),
+        (Level::Raid6, Some(2u16), None),
+        (Level::Raid6, None, Some(3u16)),
+        (Level::Raid6, Some(2), Some(3)),
     ] {
         let geometry = Geometry::parity(level, 2, 7, 256, 256 * 400).expect("valid");
         let mut view = View {
@@ -196,6 +198,10 @@ fn nothing_is_allocated_after_the_start() {
         };
         if let Some(slot) = missing {
             view.missing.insert(slot);
+        }
+        if let Some(slot) = filling {
+            view.filling.insert(slot);
+            (view.filled, view.fill_end) = (200, 500);
         }
         let cfg = QueueConfig {
             queue: 0,
@@ -224,7 +230,10 @@ fn nothing_is_allocated_after_the_start() {
             &mut asked,
         );
         let allocations = ALLOCATIONS.with(Cell::get) - before;
-        assert_eq!(allocations, 0, "{level:?} without {missing:?}");
+        assert_eq!(
+            allocations, 0,
+            "{level:?} without {missing:?}, filling {filling:?}"
+        );
         assert!(
             core.stats().recovers + core.stats().decoded > 0,
             "errors were part of it"

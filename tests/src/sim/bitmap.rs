@@ -200,6 +200,25 @@ impl World {
         }
     }
 
+    /// Another member comes into a slot, with a bitmap in which nothing is set. False if something is still on its way to the
+    /// one before it.
+    pub fn exchange_bits(&mut self, slot: u16) -> bool {
+        let Some(bits) = &mut self.bits else {
+            return true;
+        };
+        if bits.flights.iter().any(|f| f.slot == slot) {
+            return false;
+        }
+        let area = &mut bits.areas[usize::from(slot)];
+        area.cache.clear();
+        let header = area.header();
+        let map = Map::clean(&header).expect("a valid header");
+        for (i, block) in area.media.chunks_mut(BLOCK).enumerate() {
+            map.block(&header, i as u64, block);
+        }
+        true
+    }
+
     /// The manager wants bytes written.
     pub fn bits_sent(&mut self, write: &BitmapWrite) -> Outcome {
         if self.setup.read_only {

@@ -86,7 +86,7 @@ impl World {
             if self.layout.parity && disk.sb.events + 1 < newest {
                 continue;
             }
-            for sector in disk.cache.keys() {
+            for sector in disk.cache.keys().filter(|s| disk.counts(**s)) {
                 let Some(lba) = self.setup.geometry.inverse(slot, *sector) else {
                     continue;
                 };
@@ -112,11 +112,16 @@ impl World {
             if checked.contains(at.slot) || self.oracle.allows(lba + i, disk.get(at.sector), now) {
                 continue;
             }
+            if !disk.counts(at.sector) {
+                continue;
+            }
             checked.insert(at.slot);
-            let missing = self.manager.view().missing;
+            let missing = self.manager.view().doubtful();
             for slot in (0..self.layout.members).filter(|s| !missing.contains(*s)) {
                 let sb = &self.disks[usize::from(slot)].sb;
-                let told = sb.missing.contains(at.slot) && sb.events >= disk.sb.events + 2;
+                // A new member that has the old superblock of the slot is stale, too.
+                let out = sb.missing.contains(at.slot) || missing.contains(at.slot);
+                let told = out && sb.events >= disk.sb.events + 2;
                 if !told && !self.lost.contains(slot) {
                     return Err(format!(
                         "write of sector {} acknowledged, slot {} missed it and says {:?}, but slot {slot} says {sb:?}",
@@ -173,13 +178,15 @@ impl World {
                 return Err(format!("two writes at once: q{q} {io:?} and {other:?}"));
             }
         }
-        if self.beyond {
+        let view = self.manager.view();
+        let disk = &self.disks[usize::from(io.slot)];
+        if self.beyond || self.corrupted || !disk.counts(io.sector) {
             return Ok(());
         }
         if !self.changes_nothing(q, io) {
             self.check_bit(q, io)?;
         }
-        let missing = self.manager.view().missing;
+        let missing = view.missing;
         for slot in (0..self.layout.members).filter(|s| !missing.contains(*s)) {
             let sb = &self.disks[usize::from(slot)].sb;
             if !self.lost.contains(slot)
@@ -205,7 +212,7 @@ impl World {
                     disk.sb
                 ));
             }
-            if self.lost.contains(slot) || self.setup.edge_bug.is_some() {
+            if self.lost.contains(slot) || self.corrupted || self.setup.edge_bug.is_some() {
                 continue;
             }
             let loose = disk.cache.iter().find(|(s, versions)| {
@@ -218,15 +225,37 @@ impl World {
                 ));
             }
         }
+        for slot in record.filling.iter() {
+            if !self.beyond {
+                self.check_checkpoint(record, slot)?;
+            }
+        }
         for (q, queue) in self.queues.iter().enumerate() {
             for io in &queue.ios {
                 if io.kind == IoKind::Write
+                    && !self.corrupted
                     && io.sector < record.resync_offset
                     && !self.lost.contains(io.slot)
                     && !self.changes_nothing(q, io)
                 {
                     return Err(format!("{record:?}, but q{q} is writing: {io:?}"));
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a checkpoint says about a member that is being filled must hold for its medium by now.
+    fn check_checkpoint(&self, record: &Record, slot: u16) -> Outcome {
+        let disk = &self.disks[usize::from(slot)];
+        for sector in 0..record.recovery.min(disk.media.len() as u64) {
+            let Some(lba) = self.setup.geometry.inverse(slot, sector) else {
+                continue;
+            };
+            if !self.oracle.survives(lba, disk.media[sector as usize]) {
+                return Err(format!(
+                    "{record:?}, but slot {slot} does not hold sector {sector} for good"
+                ));
             }
         }
         Ok(())

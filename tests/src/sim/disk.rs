@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use raid_core::path::manager::Record;
 use raid_core::path::types::SlotSet;
 
 use super::rng::Rng;
@@ -16,6 +17,25 @@ pub struct Super {
     pub resync_offset: u64,
     /// Slots that are not in the array.
     pub missing: SlotSet,
+    /// This member is being filled, and whole below this sector.
+    pub recovery: Option<u64>,
+}
+
+impl Super {
+    /// What a record makes of the superblock of a slot.
+    pub fn of(record: &Record, slot: u16) -> Super {
+        Super {
+            events: record.events,
+            resync_offset: record.resync_offset,
+            missing: record.missing,
+            recovery: record.filling.contains(slot).then_some(record.recovery),
+        }
+    }
+
+    /// What all members of a record have in common.
+    pub fn shared(&self) -> (u64, u64, SlotSet) {
+        (self.events, self.resync_offset, self.missing)
+    }
 }
 
 /// One member.
@@ -34,6 +54,10 @@ pub struct SimDisk {
     pub fail_write: bool,
     /// The superblock.
     pub sb: Super,
+    /// There is none.
+    pub blank: bool,
+    /// Which device it is: another one after each exchange.
+    pub generation: u32,
 }
 
 impl SimDisk {
@@ -46,7 +70,36 @@ impl SimDisk {
             gone: false,
             fail_write: false,
             sb,
+            blank: false,
+            generation: 0,
         }
+    }
+
+    /// Another device takes its place: garbage, and no superblock or an old one.
+    pub fn exchange(&mut self, rng: &mut Rng) {
+        let media = (0..self.media.len()).map(|_| rng.next()).collect();
+        let blank = self.blank || rng.chance(50);
+        *self = SimDisk {
+            blank,
+            generation: self.generation + 1,
+            ..SimDisk::new(media, self.sb)
+        };
+    }
+
+    /// It answers, and says that it belongs to the array.
+    pub fn present(&self) -> bool {
+        !self.gone && !self.fail_write && !self.blank
+    }
+
+    /// The sector counts after a power cut: the member is not in the middle of being filled, or it lies below the place up to
+    /// which it is whole.
+    pub fn counts(&self, sector: u64) -> bool {
+        !self.blank && self.sb.recovery.is_none_or(|r| sector < r)
+    }
+
+    /// A superblock arrives.
+    pub fn write_super(&mut self, sb: Super) {
+        (self.sb, self.blank) = (sb, false);
     }
 
     /// What a read returns.

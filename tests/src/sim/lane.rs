@@ -7,7 +7,7 @@ use parity_kernels::{Change, LostData, Source};
 use raid_core::path::types::*;
 
 use super::setup::EdgeBug;
-use super::world::{Group, Lane, Outcome, SCALE, World, index};
+use super::world::{BYTES, Group, Lane, Outcome, SCALE, World, index};
 
 impl World {
     /// Runs what stands before one fence of a queue, or only the copies of it.
@@ -43,6 +43,15 @@ impl World {
                     self.queues[q].groups.insert(at, group);
                     return Ok(());
                 }
+                Lane::Locate {
+                    op,
+                    srcs,
+                    p,
+                    q: q_slice,
+                } => {
+                    let found = self.locate(q, op, &srcs, p, q_slice);
+                    group.located.extend(found);
+                }
                 Lane::Compute(job, srcs) => group.mismatch |= self.compute(q, job, &srcs),
             }
         }
@@ -51,6 +60,9 @@ impl World {
     }
 
     fn report(&mut self, q: usize, group: &mut Group) {
+        // In this order: what is located counts before the fence.
+        let located = std::mem::take(&mut group.located);
+        self.queues[q].located.extend(located);
         if let Some(op) = group.op.take() {
             self.queues[q].ready.push(Event::Fenced {
                 op,
@@ -104,6 +116,49 @@ impl World {
         {
             active.spoiled = true;
         }
+    }
+
+    /// Runs of sectors that differ in one way.
+    fn locate(
+        &self,
+        q: usize,
+        op: u32,
+        srcs: &[(BufSlice, u8)],
+        p: Option<BufSlice>,
+        q_slice: Option<BufSlice>,
+    ) -> Vec<Event> {
+        let arena = &self.queues[q].arena;
+        let get = |s: &BufSlice| {
+            let (at, len) = index(s);
+            &arena[at..at + len]
+        };
+        let sources: Vec<Source> = srcs
+            .iter()
+            .map(|(s, exp)| Source {
+                data: get(s),
+                exp: *exp,
+            })
+            .collect();
+        let mut found: Vec<(u32, u32, Wrong)> = Vec::new();
+        let mut each = |place: &parity_kernels::Place| {
+            let at = (place.off / BYTES) as u32;
+            let wrong = match place.wrong {
+                parity_kernels::Wrong::Data { index, .. } => Wrong::Data(index as u16),
+                parity_kernels::Wrong::P => Wrong::P,
+                parity_kernels::Wrong::Q => Wrong::Q,
+                parity_kernels::Wrong::Unknown => Wrong::Unknown,
+            };
+            match found.last_mut() {
+                Some((_, end, same)) if *end == at && *same == wrong => *end += 1,
+                _ => found.push((at, at + 1, wrong)),
+            }
+        };
+        let (p, q) = (p.as_ref().map(get), q_slice.as_ref().map(get));
+        self.engine.locate(&sources, p, q, BYTES, &mut each);
+        found
+            .into_iter()
+            .map(|(lo, hi, wrong)| Event::Located { op, lo, hi, wrong })
+            .collect()
     }
 
     /// True if a check found a difference.

@@ -21,6 +21,7 @@ mod rig;
 pub mod rng;
 pub mod run;
 mod scenarios;
+mod scrub;
 pub mod setup;
 pub mod step;
 pub mod world;

@@ -106,6 +106,11 @@ impl Oracle {
         self.any[lba as usize] = (0, 0);
     }
 
+    /// This may be found, too, after another power cut: the member that holds it may come back.
+    pub fn also(&mut self, lba: u64, value: u64) {
+        self.sectors[lba as usize].push(certain(value));
+    }
+
     /// After a power cut nothing is in flight any more.
     pub fn all_answered(&mut self, now: u64) {
         for e in self.sectors.iter_mut().flatten() {

@@ -27,6 +27,10 @@ pub enum EdgeBug {
     EarlyFence,
     /// Bytes of the bitmap are answered without flushing the member.
     BitsWithoutFlush,
+    /// The next start takes a member whose events are behind for a fresh one.
+    AcceptStale,
+    /// The next start takes a member that was being filled for a whole one.
+    ForgetRecovery,
 }
 
 /// Everything that a run needs.
@@ -58,6 +62,12 @@ pub struct Setup {
     pub losses: u16,
     /// Members of one stripe that may have medium errors.
     pub medium: u16,
+    /// Lost members are replaced by new ones.
+    pub rejoin: bool,
+    /// Time between checkpoints of a rebuild, ms.
+    pub checkpoint_ms: u64,
+    /// Scrubs run now and then.
+    pub scrub: bool,
     /// How many epochs end with a power cut, in percent.
     pub crash: u64,
     /// Copies from and to requests fail now and then.
@@ -132,6 +142,9 @@ impl Setup {
             epochs: r.range(1, 4) as u32,
             losses,
             medium,
+            rejoin: losses > 0 && !too_many && r.chance(70),
+            checkpoint_ms: r.pick(&[1, 1, 20, 200]),
+            scrub: parities > 0 && r.chance(30),
             crash: r.pick(&[0, 50, 100]),
             copy_errors: r.chance(5),
             read_only: parities > 0 && start == Start::Clean && r.chance(3),
@@ -150,6 +163,20 @@ impl Setup {
             bitmap: super::bitmap::draw(seed, &geometry),
             geometry,
         }
+    }
+}
+
+impl Setup {
+    /// Members are lost and replaced.
+    pub fn favour_rebuilds(&mut self) {
+        (self.losses, self.medium) = (self.geometry.parities(), 0);
+        self.rejoin = self.losses > 0;
+        self.read_only = false;
+    }
+
+    /// Many queues, few reads, no power cuts.
+    pub fn favour_writes(&mut self) {
+        (self.queues, self.reads, self.crash) = (4, 10, 0);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The scheduler: one random step after another. Every choice comes from the run's own stream, so a seed is a whole story.
 
-use raid_core::path::manager::ManagerEvent;
+use raid_core::path::manager::{ManagerEvent, Scrub};
 use raid_core::path::types::*;
 
 use super::disk::Super;
@@ -29,18 +29,26 @@ impl World {
     pub fn drain(&mut self) -> Outcome {
         self.requests_left = 0;
         self.faults_on = false;
+        self.manager_event(ManagerEvent::Pause(false))?;
+        if self.setup.rejoin && self.rng.chance(50) {
+            self.rejoin_all = true;
+        }
         self.progress = (0, self.tally.steps);
         while !self.quiet() {
+            if self.rejoin_all && self.rng.chance(5) {
+                self.rejoin()?;
+            }
             self.step()?;
             self.check_progress()?;
         }
+        self.rejoin_all = false;
         self.clear_holes();
         Ok(())
     }
 
     /// Nothing is lost: as long as something is in flight, something ends.
     pub fn check_progress(&mut self) -> Outcome {
-        let done = self.now + self.manager.progress().0 + self.tally.records;
+        let done = self.now + self.manager.headway() + self.tally.records;
         if done != self.progress.0 {
             self.progress = (done, self.tally.steps);
         } else if self.tally.steps > self.progress.1 + BOUND {
@@ -103,7 +111,7 @@ impl World {
     pub fn step(&mut self) -> Outcome {
         self.tally.steps += 1;
         if self.faults_on && self.rng.chance(2) {
-            self.fault();
+            self.fault()?;
         }
         let w = self.setup.weights;
         let mut at = self.rng.below(w.iter().sum());
@@ -167,6 +175,13 @@ impl World {
                 let at = self.rng.index(queue.ready.len());
                 queue.ready.swap_remove(at)
             };
+            if let Event::Fenced { op: fence, .. } = event {
+                let mine = |e: &mut Event| matches!(e, Event::Located { op, .. } if *op == fence);
+                for located in queue.located.extract_if(.., mine) {
+                    self.log.add(|| format!("q{q} <- {located:?}"));
+                    queue.core.event(located, &mut queue.out);
+                }
+            }
             self.log.add(|| format!("q{q} <- {event:?}"));
             queue.core.event(event, &mut queue.out);
         }
@@ -192,24 +207,22 @@ impl World {
     fn record_step(&mut self) -> Outcome {
         let at = self.rng.index(self.records.len());
         let io = self.records[at];
-        let sb = Super {
-            events: io.record.events,
-            resync_offset: io.record.resync_offset,
-            missing: io.record.missing,
-        };
+        let sb = Super::of(&io.record, io.slot);
         let slot = usize::from(io.slot);
         let only_first = self.setup.edge_bug == Some(EdgeBug::RecordOne)
             && io.record.targets.iter().next() != Some(io.slot);
         let ok = if self.disks[slot].gone {
             false
         } else if !io.written {
-            let fail = self.faults_on && self.rng.chance(2) && self.may_lose(io.slot);
+            let filling = self.manager.view().filling.contains(io.slot);
+            let may = self.may_lose(io.slot) || (filling && self.setup.rejoin);
+            let fail = self.faults_on && self.rng.chance(2) && may;
             if fail {
                 self.lose(io.slot);
             }
             let unwritten = only_first || (fail && self.rng.chance(50));
             if !unwritten {
-                self.disks[slot].sb = sb;
+                self.disks[slot].write_super(sb);
             }
             if !fail {
                 self.records[at].written = true;
@@ -227,21 +240,97 @@ impl World {
         self.manager_event(ManagerEvent::Recorded { slot: io.slot, ok })
     }
 
-    fn fault(&mut self) {
-        match self.rng.below(10) {
+    fn fault(&mut self) -> Outcome {
+        match self.rng.below(12) {
             0 => {
                 let slot = self.rng.below(u64::from(self.layout.members)) as u16;
                 if self.may_lose(slot) {
-                    if self.rng.chance(60) {
-                        self.disks[usize::from(slot)].gone = true;
-                    } else {
-                        self.disks[usize::from(slot)].fail_write = true;
-                    }
-                    self.lose(slot);
+                    self.strike(slot)?;
                 }
             }
             1..5 if self.setup.medium > 0 => self.medium_error(),
+            5..9 if self.setup.rejoin => self.rejoin()?,
+            9 if self.setup.rejoin => {
+                let filling: Vec<u16> = self.manager.view().filling.iter().collect();
+                if !filling.is_empty() && self.rng.chance(30) {
+                    let slot = filling[self.rng.index(filling.len())];
+                    self.strike(slot)?;
+                }
+            }
+            10 if self.setup.scrub => self.scrub_step()?,
+            11 if self.setup.rejoin || self.setup.scrub => {
+                let pause = self.rng.chance(30);
+                self.manager_event(ManagerEvent::Pause(pause))?;
+            }
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// A member fails in one way or another.
+    fn strike(&mut self, slot: u16) -> Outcome {
+        let disk = &mut self.disks[usize::from(slot)];
+        match self.rng.below(10) {
+            0..5 => disk.gone = true,
+            5..8 => disk.fail_write = true,
+            _ if self.setup.losses > self.parities => disk.gone = true,
+            _ => {
+                self.lose(slot);
+                return self.manager_event(ManagerEvent::Leave { slot });
+            }
+        }
+        self.lose(slot);
+        Ok(())
+    }
+
+    /// A slot that is known as missing gets a new member.
+    fn rejoin(&mut self) -> Outcome {
+        let view = self.manager.view();
+        // Before that a queue may still write to what is in the slot.
+        if view.failed || view.recorded != view.epoch {
+            return Ok(());
+        }
+        let missing: Vec<u16> = view.missing.iter().collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let slot = missing[self.rng.index(missing.len())];
+        if !self.exchange_bits(slot) {
+            return Ok(());
+        }
+        self.disks[usize::from(slot)].exchange(&mut self.rng);
+        self.manager_event(ManagerEvent::Join { slot, from: 0 })
+    }
+
+    fn scrub_step(&mut self) -> Outcome {
+        if self.rng.chance(20) {
+            return self.manager_event(ManagerEvent::ScrubStop);
+        }
+        let bands = self.layout.bands();
+        let first = self.rng.below(bands) * self.rng.below(2);
+        let kind = match self.rng.below(3) {
+            0 => Scrub::Check,
+            1 => Scrub::Repair {
+                policy: Policy::Locate,
+            },
+            _ => Scrub::Repair {
+                policy: Policy::Parity,
+            },
+        };
+        self.manager_event(ManagerEvent::Scrub {
+            kind,
+            first,
+            end: u64::MAX,
+        })
+    }
+
+    /// Members that have been made whole count as never lost.
+    pub fn rebuilt(&mut self, slots: &SlotSet) {
+        for slot in slots.iter() {
+            self.tally.rebuilt += 1;
+            if self.disks[usize::from(slot)].present() {
+                self.lost.remove(slot);
+            }
         }
     }
 

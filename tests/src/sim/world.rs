@@ -35,6 +35,8 @@ pub struct MemberIo {
     pub bufs: Vec<BufSlice>,
     /// Sectors that have been transferred already.
     pub moved: Moved,
+    /// Of the member when it began.
+    pub generation: u32,
 }
 
 /// One flag a sector; prints as a count.
@@ -58,6 +60,12 @@ pub enum Lane {
     },
     Zero(BufSlice),
     Compute(Job, Vec<(BufSlice, u8)>),
+    Locate {
+        op: u32,
+        srcs: Vec<(BufSlice, u8)>,
+        p: Option<BufSlice>,
+        q: Option<BufSlice>,
+    },
 }
 
 /// What stands before one fence, and how it has gone so far. Groups are done in any order.
@@ -68,6 +76,8 @@ pub struct Group {
     pub op: Option<u32>,
     pub ok: bool,
     pub mismatch: bool,
+    /// Answers that come before that of the fence.
+    pub located: Vec<Event>,
 }
 
 impl Group {
@@ -77,6 +87,7 @@ impl Group {
             op: None,
             ok: true,
             mismatch: false,
+            located: Vec::new(),
         }
     }
 }
@@ -99,6 +110,8 @@ pub struct SimQueue {
     pub arena: Vec<u8>,
     pub mail: VecDeque<Msg>,
     pub ready: Vec<Event>,
+    /// Go before the fences of their operations.
+    pub located: Vec<Event>,
     /// Before the next fence.
     pub open: Group,
     /// Before fences that have been asked for.
@@ -134,6 +147,13 @@ pub struct Tally {
     pub records: u64,
     pub sweeps_done: u64,
     pub cleans: u64,
+    /// Members made whole, and rebuilds that ended before that.
+    pub rebuilt: u64,
+    pub aborted: u64,
+    /// Starts with a member in the middle of being filled, and those of them beyond its start.
+    pub resumed: u64,
+    pub resumed_late: u64,
+    pub scrubs: u64,
 }
 
 /// See the module comment.
@@ -157,6 +177,8 @@ pub struct World {
     pub next_id: u64,
     pub requests_left: u32,
     pub faults_on: bool,
+    /// Before it comes to rest, lost members are replaced.
+    pub rejoin_all: bool,
     /// Member sectors whose parity may not match the data.
     pub holes: Vec<bool>,
     /// Member sectors written while a member was lost: if it comes back, parity may not match there.
@@ -167,6 +189,10 @@ pub struct World {
     pub beyond: bool,
     pub stopped: bool,
     pub in_sync: bool,
+    /// Members lie. A repair writes without marking the array dirty: it changes nothing but rows that do not match anyway.
+    pub corrupted: bool,
+    /// What scrubs have told, and how the last one ended.
+    pub told: Vec<Note>,
     pub position: Vec<u64>,
     /// What has been done, and the step at which it last grew.
     pub progress: (u64, u64),
@@ -202,6 +228,7 @@ impl World {
             events: rng.below(5),
             resync_offset: synced,
             missing: SlotSet::EMPTY,
+            recovery: None,
         };
         let mut disks: Vec<SimDisk> = (0..n)
             .map(|_| SimDisk::new((0..longest).map(|_| rng.next()).collect(), sb))
@@ -251,7 +278,7 @@ impl World {
             })
             .collect();
         let owners = Arc::new(Owners::new(1 << rng.below(7)));
-        let manager = Manager::new(manager_config(&setup, &layout, &sb, SlotSet::EMPTY, false));
+        let manager = Manager::new(manager_config(&setup, &layout, &sb));
         let parities = g.parities();
         let mut world = World {
             parities,
@@ -268,12 +295,15 @@ impl World {
             next_id: 1,
             requests_left: 0,
             faults_on: true,
+            rejoin_all: false,
             missed: vec![false; longest],
             holes,
             lost: SlotSet::EMPTY,
             beyond: false,
             stopped: false,
             in_sync: false,
+            corrupted: false,
+            told: Vec::new(),
             position: vec![0; usize::from(setup.queues)],
             tally: Tally::default(),
             progress: (0, 0),
@@ -316,6 +346,7 @@ impl World {
                     out: Actions::default(),
                     mail: VecDeque::new(),
                     ready: Vec::new(),
+                    located: Vec::new(),
                     open: Group::new(),
                     groups: Vec::new(),
                     ios: Vec::new(),
@@ -359,6 +390,7 @@ impl World {
                         sectors,
                         bufs: bufs(&range),
                         moved: Moved(vec![false; sectors as usize]),
+                        generation: self.disks[usize::from(slot)].generation,
                     };
                     self.check_member_io(q, &io)?;
                     if !self.lost.is_empty() {
@@ -404,7 +436,21 @@ impl World {
                         .items
                         .push_back(Lane::Compute(job, srcs));
                 }
-                Action::Locate { .. } => {}
+                Action::Locate {
+                    op,
+                    srcs,
+                    p,
+                    q: q_slice,
+                } => {
+                    let srcs = out.srcs[srcs.start as usize..srcs.end as usize].to_vec();
+                    let work = Lane::Locate {
+                        op,
+                        srcs,
+                        p,
+                        q: q_slice,
+                    };
+                    self.queues[q].open.items.push_back(work);
+                }
                 Action::Fence { op } => {
                     let queue = &mut self.queues[q];
                     let mut group = std::mem::replace(&mut queue.open, Group::new());
@@ -491,7 +537,7 @@ impl World {
             IoKind::Write => disk.fail_write,
             _ => false,
         };
-        let result = if disk.gone {
+        let result = if disk.gone || disk.generation != io.generation {
             Err(MemberError::Gone)
         } else if medium {
             self.transfer(q, &mut io, false);
@@ -519,7 +565,8 @@ impl World {
     }
 
     fn miss(&mut self, io: &MemberIo) {
-        if self.layout.parity && io.kind == IoKind::Write {
+        let filling = self.manager.view().filling.contains(io.slot);
+        if self.layout.parity && io.kind == IoKind::Write && !filling {
             let rows = io.sector as usize..(io.sector + u64::from(io.sectors)) as usize;
             self.missed[rows].fill(true);
         }
@@ -557,6 +604,15 @@ impl World {
                     Note::MemberFailed { slot, .. } if !self.lost.contains(slot) => {
                         return Err(format!("member {slot} was thrown out without a reason"));
                     }
+                    Note::RebuildFinished { slots } => self.rebuilt(&slots),
+                    Note::RebuildAborted { .. } => self.tally.aborted += 1,
+                    Note::Mismatch { band, .. } if !self.corrupted => {
+                        return Err(format!("a scrub finds a difference in band {band}"));
+                    }
+                    Note::Mismatch { .. } | Note::ScrubFinished { .. } => {
+                        self.tally.scrubs += u64::from(!matches!(note, Note::Mismatch { .. }));
+                        self.told.push(note);
+                    }
                     Note::ArrayFailed if !self.beyond => {
                         return Err("the array failed within its tolerance".into());
                     }
@@ -575,14 +631,8 @@ impl World {
     }
 }
 
-/// What the manager is told at start.
-pub fn manager_config(
-    setup: &Setup,
-    layout: &Layout,
-    sb: &Super,
-    missing: SlotSet,
-    unrecorded: bool,
-) -> ManagerConfig {
+/// What the manager is told at start, of an array with all its members.
+pub fn manager_config(setup: &Setup, layout: &Layout, sb: &Super) -> ManagerConfig {
     ManagerConfig {
         members: layout.members,
         parities: setup.geometry.parities(),
@@ -591,8 +641,8 @@ pub fn manager_config(
         band_rows: layout.rows,
         events: sb.events,
         resync_offset: sb.resync_offset,
-        missing,
-        unrecorded,
+        missing: SlotSet::EMPTY,
+        unrecorded: false,
         read_only: setup.read_only,
         safe_mode_delay_ms: setup.safe_mode_delay_ms,
         sweep_floor: 64 << 20,
@@ -600,7 +650,7 @@ pub fn manager_config(
         window: setup.window,
         filling: SlotSet::EMPTY,
         recovery: 0,
-        checkpoint_ms: 100,
+        checkpoint_ms: setup.checkpoint_ms,
     }
 }
 

@@ -344,6 +344,11 @@ impl QueueCore {
                 run += 1;
             }
             run = run.min(self.frames.len());
+            if !self.view.filling.is_empty() {
+                // All bands of a run go to the same members.
+                let zone = self.view.fill_end.saturating_sub(start);
+                run = run.min(if zone == 0 { run } else { zone as usize });
+            }
             if run == 0 || self.ops.available() == 0 {
                 break;
             }
@@ -357,6 +362,7 @@ impl QueueCore {
 
     fn start_full(&mut self, first: u64, entries: &[u32], out: &mut Actions) {
         let mut state = OpState::new(OpKind::Write, first, self.view.missing);
+        state.absent = self.view.absent_at(first);
         state.strategy = plan::Strategy::Encode;
         state.hi = self.layout.rows;
         state.phase = Phase::Building;

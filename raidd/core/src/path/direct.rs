@@ -235,19 +235,12 @@ impl QueueCore {
         mark: u32,
         out: &mut Actions,
     ) {
-        if self.view.missing.contains(slot) {
-            out.bufs.truncate(mark as usize);
-            match owner {
-                // Delivered after the frame, see linear_fenced.
-                IoOwner::Op(op) => {
-                    self.ops[op].bad.insert(slot);
-                }
-                IoOwner::Req(_) if self.layout.parity => {
-                    self.want_recover(tag, slot, sector, sectors)
-                }
-                IoOwner::Req(_) => self.reqs[usize::from(tag)].result = Err(RequestError::Io),
+        let mut sectors = sectors;
+        if self.doubtful.contains(slot) {
+            sectors = self.readable(owner, tag, slot, sector, sectors, mark, out);
+            if sectors == 0 {
+                return;
             }
-            return;
         }
         match owner {
             IoOwner::Req(tag) => {
@@ -257,6 +250,56 @@ impl QueueCore {
             IoOwner::Op(op) => self.ops[op].pending += 1,
         }
         self.member_io(owner, kind, slot, sector, sectors, mark, out);
+    }
+
+    /// How many sectors of the run can be read from a member that is missing or being filled; the rest is decoded.
+    #[cold]
+    fn readable(
+        &mut self,
+        owner: IoOwner,
+        tag: u16,
+        slot: u16,
+        sector: u64,
+        sectors: u32,
+        mark: u32,
+        out: &mut Actions,
+    ) -> u32 {
+        let whole = match self.view.missing.contains(slot) {
+            true => 0,
+            false => self.layout.member_sector(self.view.filled),
+        };
+        #[cfg(feature = "planted-bugs")]
+        let whole = match self.bug(super::queue::Bug::ReadBeyondFrontier) && whole > 0 {
+            true => u64::MAX,
+            false => whole,
+        };
+        let fits = whole.saturating_sub(sector).min(u64::from(sectors)) as u32;
+        if fits == sectors {
+            return fits;
+        }
+        match owner {
+            // Delivered after the frame, see linear_fenced.
+            IoOwner::Op(op) => {
+                self.ops[op].bad.insert(slot);
+            }
+            IoOwner::Req(_) if self.layout.parity => {
+                self.want_recover(tag, slot, sector + u64::from(fits), sectors - fits);
+                // The buffers of what is left.
+                let mut left = fits * SECTOR;
+                let mut at = mark as usize;
+                while left > 0 {
+                    let len = &mut out.bufs[at].len;
+                    *len = (*len).min(left);
+                    left -= *len;
+                    at += 1;
+                }
+                out.bufs.truncate(at);
+                return fits;
+            }
+            IoOwner::Req(_) => self.reqs[usize::from(tag)].result = Err(RequestError::Io),
+        }
+        out.bufs.truncate(mark as usize);
+        0
     }
 
     fn want_recover(&mut self, tag: u16, slot: u16, sector: u64, sectors: u32) {
@@ -281,12 +324,14 @@ impl QueueCore {
             MemberError::Medium => RequestError::Medium,
             MemberError::Gone | MemberError::Unsupported | MemberError::Removed => RequestError::Io,
         };
+        let late = self.late(&io);
         let req = &mut self.reqs[usize::from(tag)];
         match io.kind {
             IoKind::Read if self.layout.parity => {
                 self.want_recover(tag, io.slot, io.sector, io.sectors)
             }
             IoKind::Flush if error == MemberError::Unsupported => {}
+            IoKind::Flush if late => {}
             IoKind::Flush if self.layout.parity => {
                 req.failed.insert(io.slot);
                 self.report_failed(io.slot, error, out);

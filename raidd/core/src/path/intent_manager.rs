@@ -223,6 +223,11 @@ impl IntentManager {
         self.written.includes(present)
     }
 
+    /// There is another member in this slot, which has no bitmap yet.
+    pub(super) fn forget(&mut self, slot: u16) {
+        self.written.remove(slot);
+    }
+
     /// A queue waits for a unit.
     pub(super) fn need(&mut self, unit: u64, queues: u16, out: &mut Vec<ManagerAction>) {
         let wiping = self.clear == Clear::Wiping && self.intent.clearing(unit);

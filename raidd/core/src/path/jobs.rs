@@ -1,6 +1,7 @@
 //! Copies and parity jobs over frames: which bytes go where, with which exponent. Owns no state; costs a few words an action.
 
 use super::bands::List;
+use super::ops::OpState;
 use super::queue::QueueCore;
 use super::slab::NONE;
 use super::types::*;
@@ -105,36 +106,69 @@ impl QueueCore {
 
     /// A job that makes P and Q of rows `lo..hi` from the data in the frame.
     pub(crate) fn encode(&mut self, band: u64, frame: u32, lo: u32, hi: u32, out: &mut Actions) {
+        let missing = self.view.missing;
+        self.encode_only(band, frame, (lo, hi), |slot| !missing.contains(slot), out);
+    }
+
+    /// The same for these parity slots.
+    pub(crate) fn encode_only(
+        &mut self,
+        band: u64,
+        frame: u32,
+        (lo, hi): (u32, u32),
+        which: impl Fn(u16) -> bool,
+        out: &mut Actions,
+    ) {
         let map = self.map(band);
-        let srcs = self.sources(&map, frame, lo, hi, &SlotSet::EMPTY, out);
-        let usable = |slot: &u16| !self.view.missing.contains(*slot);
-        let p = Some(map.p_slot())
-            .filter(usable)
-            .map(|s| self.layout.slice(frame, s, lo, hi));
-        let q = map
-            .q_slot()
-            .filter(usable)
-            .map(|s| self.layout.slice(frame, s, lo, hi));
+        let (p, q) = self.parity(&map, frame, (lo, hi), which);
         if p.is_some() || q.is_some() {
+            let srcs = self.sources(&map, frame, lo, hi, &SlotSet::EMPTY, out);
             out.list.push(Action::Compute(Job::Encode { srcs, p, q }));
         }
+    }
+
+    /// Where P and Q of these slots are in the frame.
+    pub(crate) fn parity(
+        &self,
+        map: &StripeMap,
+        frame: u32,
+        (lo, hi): (u32, u32),
+        which: impl Fn(u16) -> bool,
+    ) -> (Option<BufSlice>, Option<BufSlice>) {
+        let slice = |slot: u16| self.layout.slice(frame, slot, lo, hi);
+        (
+            Some(map.p_slot()).filter(|s| which(*s)).map(slice),
+            map.q_slot().filter(|s| which(*s)).map(slice),
+        )
     }
 
     /// A job that compares P and Q of a whole band with the data in the frame.
     pub(crate) fn check(&mut self, band: u64, frame: u32, skip: &SlotSet, out: &mut Actions) {
         let map = self.map(band);
         let rows = self.layout.rows;
-        let srcs = self.sources(&map, frame, 0, rows, &SlotSet::EMPTY, out);
-        let usable = |slot: &u16| !skip.contains(*slot);
-        let p = Some(map.p_slot())
-            .filter(usable)
-            .map(|s| self.layout.slice(frame, s, 0, rows));
-        let q = map
-            .q_slot()
-            .filter(usable)
-            .map(|s| self.layout.slice(frame, s, 0, rows));
+        let (p, q) = self.parity(&map, frame, (0, rows), |slot| !skip.contains(slot));
         if p.is_some() || q.is_some() {
+            let srcs = self.sources(&map, frame, 0, rows, &SlotSet::EMPTY, out);
             out.list.push(Action::Compute(Job::Check { srcs, p, q }));
         }
+    }
+
+    /// Asks which member is wrong in which rows of a whole band whose parity does not match. Without all members there is one
+    /// parity to judge by: a lost chunk was computed from P, which says nothing then.
+    pub(crate) fn locate(&mut self, op: u32, out: &mut Actions) {
+        let OpState {
+            first: band,
+            frames,
+            missing,
+            ..
+        } = self.ops[op];
+        let map = self.map(band);
+        let rows = self.layout.rows;
+        let decoded = (0..self.layout.data).any(|k| missing.contains(map.data_slot(k)));
+        let usable = |slot: u16| !missing.contains(slot) && !(decoded && slot == map.p_slot());
+        let (p, q) = self.parity(&map, frames[0], (0, rows), usable);
+        let srcs = self.sources(&map, frames[0], 0, rows, &SlotSet::EMPTY, out);
+        out.list.push(Action::Locate { op, srcs, p, q });
+        out.list.push(Action::Fence { op });
     }
 }

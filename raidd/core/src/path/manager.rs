@@ -11,11 +11,18 @@
 //! stale for MD of every age, even where a kernel believes a member's own role.
 //!
 //! One record (superblock write to all present members) is in flight at a time; what changes meanwhile goes into the next.
+//!
+//! The code is spread by job: members and messages here, superblocks and the way to "clean" in `record`, everything that walks
+//! over the array in `sweeps`.
 
 use super::intent_manager::IntentManager;
-use super::types::{MemberError, Msg, SlotSet, SweepKind, View};
+use super::types::{MemberError, Msg, SlotSet, View};
+use record::{Batch, Round};
+use sweeps::{Scrubbing, Window};
 
 mod bitmap;
+mod record;
+mod sweeps;
 mod words;
 
 /// So many [`Note::Mismatch`] are sent for one scrub; the rest is only counted.
@@ -24,26 +31,6 @@ pub const MISMATCH_NOTES: u64 = 64;
 pub use words::{
     ManagerAction, ManagerConfig, ManagerEvent, Note, Record, Refused, Scrub, SweepState, Wish,
 };
-
-#[derive(Clone, Copy, Debug)]
-struct Batch {
-    record: Record,
-    pending: SlotSet,
-    failed: SlotSet,
-    epoch: u32,
-    /// An earlier record already named these missing members.
-    confirms: bool,
-    /// All queues were quiet when it began.
-    quiet: bool,
-    /// It repeats the event count found at start, see [`Manager::level`].
-    level: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Round {
-    None,
-    Asked { round: u32, quiet: u16 },
-}
 
 /// See the module comment.
 #[derive(Clone, Debug)]
@@ -61,6 +48,8 @@ pub struct Manager {
     /// What the members say now.
     disk_dirty: bool,
     disk_resync: u64,
+    /// In bands: how far the members being filled are said to be whole.
+    disk_recovery: u64,
     want_dirty: bool,
     /// All queues are quiet: the record after the next says clean.
     all_quiet: bool,
@@ -69,12 +58,34 @@ pub struct Manager {
     round: Round,
     rounds: u32,
     last_round_ms: u64,
+
+    /// Bands whose parity is in sync.
     swept: u64,
     repaired: u64,
-    window: Option<u64>,
+    window: Option<Window>,
     stuck: bool,
+    paused: bool,
     next_window_ms: u64,
-    window_started_ms: u64,
+    /// The sweep gets one part in 2 to this of the time.
+    share: u32,
+    scrub: Option<Scrubbing>,
+    /// Slots whose members wait to be filled.
+    joining: SlotSet,
+    /// Slots of the members that came last, and the epoch of the view that brought them.
+    joined: SlotSet,
+    join_epoch: u32,
+    fill_acks: Vec<u32>,
+    /// Bands below this one are known by all queues as in the fill zone or below it.
+    granted: u64,
+    /// Bands that are durable on the members being filled.
+    flushed: u64,
+    /// Whole, but the superblocks do not all say so yet.
+    finishing: SlotSet,
+    finish_durable: bool,
+    /// [`View::fill`] of the view that brought it.
+    finish_fill: u32,
+    last_checkpoint_ms: u64,
+
     stopping: bool,
     stopped: bool,
     bitmap: Option<IntentManager>,
@@ -86,13 +97,18 @@ impl Manager {
     /// Takes over the state found on the members. Call [`Manager::start`] next.
     pub fn new(cfg: ManagerConfig) -> Manager {
         let parity = cfg.parities > 0;
-        let missing = cfg.missing.len();
+        let band = |sectors: u64| (sectors / u64::from(cfg.band_rows.max(1))).min(cfg.bands);
         let bands_done = if !parity || cfg.resync_offset == u64::MAX {
             cfg.bands
         } else {
-            (cfg.resync_offset / u64::from(cfg.band_rows)).min(cfg.bands)
+            band(cfg.resync_offset)
         };
-        let failed = missing > usize::from(cfg.parities);
+        let filled = if cfg.filling.is_empty() {
+            0
+        } else {
+            band(cfg.recovery)
+        };
+        let failed = cfg.missing.union(&cfg.filling).len() > usize::from(cfg.parities);
         let epoch = u32::from(cfg.unrecorded && !cfg.read_only && parity);
         Manager {
             view: View {
@@ -107,7 +123,10 @@ impl Manager {
                 } else {
                     bands_done
                 },
-                ..View::default()
+                filling: cfg.filling,
+                filled,
+                fill_end: filled,
+                fill: 0,
             },
             events: cfg.events,
             acks: vec![epoch; usize::from(cfg.queues)],
@@ -117,6 +136,7 @@ impl Manager {
             batch: None,
             disk_dirty: parity && cfg.resync_offset == 0 && !cfg.unrecorded,
             disk_resync: cfg.resync_offset,
+            disk_recovery: filled,
             want_dirty: false,
             all_quiet: false,
             all_durable: false,
@@ -127,8 +147,20 @@ impl Manager {
             repaired: 0,
             window: None,
             stuck: false,
+            paused: false,
             next_window_ms: 0,
-            window_started_ms: 0,
+            share: 0,
+            scrub: None,
+            joining: SlotSet::EMPTY,
+            joined: SlotSet::EMPTY,
+            join_epoch: 0,
+            fill_acks: vec![0; usize::from(cfg.queues)],
+            granted: filled,
+            flushed: filled,
+            finishing: SlotSet::EMPTY,
+            finish_durable: false,
+            finish_fill: 0,
+            last_checkpoint_ms: 0,
             stopping: false,
             stopped: false,
             bitmap: None,
@@ -173,39 +205,27 @@ impl Manager {
         (self.swept, self.cfg.bands)
     }
 
-    /// The sweep under way or due.
-    pub fn sweep(&self) -> Option<SweepState> {
-        let (done, total) = self.resync_progress();
-        self.sweeping().then_some(SweepState {
-            kind: SweepKind::Resync,
-            slots: SlotSet::EMPTY,
-            done,
-            total,
-            mismatches: 0,
-            repaired: self.repaired,
-            unreadable: 0,
-            paused: false,
-        })
-    }
-
-    /// A sweep is under way or due.
-    pub fn sweeping(&self) -> bool {
-        self.swept < self.cfg.bands && self.may_sweep()
-    }
-
     /// The members say that writes may be in flight.
     pub fn dirty(&self) -> bool {
         self.disk_dirty
     }
 
-    /// Whether no superblock write is in flight or due.
+    /// Whether no superblock write is in flight or due, apart from checkpoints and "clean".
     pub fn settled(&self) -> bool {
-        self.batch.is_none() && self.view.recorded == self.view.epoch
+        self.batch.is_none()
+            && self.view.recorded == self.view.epoch
+            && self.finishing.is_empty()
+            && !self.whole()
     }
 
     /// Begins: records members that were found missing.
     pub fn start(&mut self, now_ms: u64, out: &mut Vec<ManagerAction>) {
         self.last_round_ms = now_ms;
+        self.last_checkpoint_ms = now_ms;
+        if !self.view.filling.is_empty() && !self.view.failed {
+            let slots = self.view.filling;
+            out.push(ManagerAction::Note(Note::RebuildStarted { slots }));
+        }
         self.maintain(now_ms, out);
     }
 
@@ -217,10 +237,11 @@ impl Manager {
             ManagerEvent::BitmapDone { slot, ok } => self.bitmap_done(slot, ok, out),
             ManagerEvent::Tick => {}
             ManagerEvent::Stop => self.stopping = true,
-            ManagerEvent::Join { slot, .. } => refuse(Wish::Join(slot), out),
-            ManagerEvent::Leave { slot } => refuse(Wish::Leave(slot), out),
-            ManagerEvent::Scrub { .. } => refuse(Wish::Scrub, out),
-            ManagerEvent::ScrubStop | ManagerEvent::Pause(_) => {}
+            ManagerEvent::Join { slot, .. } => self.join(slot, out),
+            ManagerEvent::Leave { slot } => self.leave(slot, out),
+            ManagerEvent::Scrub { kind, first, end } => self.scrub(kind, first, end, out),
+            ManagerEvent::ScrubStop => self.scrub_stop(out),
+            ManagerEvent::Pause(pause) => self.paused = pause,
             ManagerEvent::Rates { floor, ceiling } => {
                 (self.cfg.sweep_floor, self.cfg.sweep_ceiling) = (floor, ceiling);
             }
@@ -230,54 +251,27 @@ impl Manager {
 
     fn message(&mut self, now_ms: u64, msg: Msg, out: &mut Vec<ManagerAction>) {
         match msg {
-            Msg::NeedDirty { .. } => {
-                self.want_dirty = true;
-                self.all_quiet = false;
-                self.all_durable = false;
-                if self.round != Round::None {
-                    self.round = Round::None;
-                    self.last_round_ms = now_ms;
-                }
-                if self.disk_dirty && !self.cleaning() && self.bitmap_level() {
-                    self.view.writable = true;
-                    self.want_dirty = false;
-                    self.publish(out);
+            Msg::NeedDirty { .. } => self.need_dirty(now_ms, out),
+            Msg::MemberFailed { slot, error } => {
+                // As long as a queue does not know the new member, this is about the one before it. Where it is about the
+                // new one, whoever told it will meet it again.
+                let old = self.joined.contains(slot)
+                    && self.known() < self.join_epoch
+                    && error != MemberError::Removed;
+                if !old {
+                    self.member_failed(slot, error, out);
                 }
             }
-            Msg::MemberFailed { slot, error } => self.member_failed(slot, error, out),
-            Msg::ViewAck { queue, epoch, .. } => {
-                let ack = &mut self.acks[usize::from(queue)];
-                *ack = (*ack).max(epoch);
+            Msg::ViewAck { queue, epoch, fill } => {
+                let queue = usize::from(queue);
+                self.acks[queue] = self.acks[queue].max(epoch);
+                self.fill_acks[queue] = self.fill_acks[queue].max(fill);
+                if self.fill_acks.iter().all(|a| *a >= self.view.fill) {
+                    self.granted = self.view.fill_end;
+                }
                 self.check_recorded(out);
             }
-            Msg::Quiet { round, quiet, .. } => {
-                let Round::Asked {
-                    round: asked,
-                    quiet: so_far,
-                } = self.round
-                else {
-                    return;
-                };
-                if asked != round {
-                    return;
-                }
-                if !quiet {
-                    self.round = Round::None;
-                    self.last_round_ms = now_ms;
-                    // Those that have stopped writing may go on.
-                    self.publish(out);
-                } else if so_far + 1 == self.cfg.queues {
-                    self.round = Round::None;
-                    self.last_round_ms = now_ms;
-                    self.view.writable = false;
-                    self.all_quiet = true;
-                } else {
-                    self.round = Round::Asked {
-                        round,
-                        quiet: so_far + 1,
-                    };
-                }
-            }
+            Msg::Quiet { round, quiet, .. } => self.quiet(now_ms, round, quiet, out),
             Msg::SweepDone {
                 end,
                 repaired,
@@ -286,7 +280,13 @@ impl Manager {
             } => {
                 self.sweep_done(now_ms, end, repaired, unreadable, foreground, out);
             }
-            Msg::Mismatch { .. } => {}
+            Msg::Mismatch {
+                band,
+                lo,
+                hi,
+                located,
+                repaired,
+            } => self.mismatch(band, (lo, hi), located, repaired, out),
             Msg::NeedBit { unit } => {
                 if let Some(bitmap) = &mut self.bitmap {
                     bitmap.need(unit, self.cfg.queues, out);
@@ -325,317 +325,139 @@ impl Manager {
         }
     }
 
+    /// The epoch that all queues know.
+    fn known(&self) -> u32 {
+        self.acks.iter().copied().min().unwrap_or(u32::MAX)
+    }
+
+    /// The members that are being filled hold everything.
+    fn whole(&self) -> bool {
+        !self.view.filling.is_empty() && self.view.filled >= self.cfg.bands
+    }
+
+    /// Slots whose members do not hold all that they should.
+    fn lost(&self) -> SlotSet {
+        match self.whole() {
+            true => self.view.missing,
+            false => self.view.doubtful(),
+        }
+    }
+
     fn member_failed(&mut self, slot: u16, error: MemberError, out: &mut Vec<ManagerAction>) {
         if self.view.missing.contains(slot) || (self.view.failed && self.cfg.parities > 0) {
             return;
         }
         out.push(ManagerAction::Note(Note::MemberFailed { slot, error }));
         self.view.missing.insert(slot);
+        self.finishing.remove(slot);
+        if self.view.filling.contains(slot) {
+            self.view.filling.remove(slot);
+            self.view.fill += 1;
+            if self.view.filling.is_empty() {
+                (self.view.filled, self.view.fill_end) = (0, 0);
+            }
+            let mut slots = SlotSet::EMPTY;
+            slots.insert(slot);
+            out.push(ManagerAction::Note(Note::RebuildAborted { slots }));
+        }
         self.view.epoch += 1;
-        if self.view.missing.len() > usize::from(self.cfg.parities) && !self.view.failed {
+        if self.lost().len() > usize::from(self.cfg.parities) && !self.view.failed {
             // The members keep saying what they said when the array was last whole enough.
             self.view.failed = true;
             out.push(ManagerAction::Note(Note::ArrayFailed));
         }
-        if self.window.is_some() {
-            out.push(ManagerAction::Send {
-                queue: 0,
-                msg: Msg::SweepAbort,
-            });
-        }
+        self.abort_window(out);
         self.publish(out);
     }
 
-    fn recorded(&mut self, slot: u16, ok: bool, out: &mut Vec<ManagerAction>) {
-        let batch = self.batch.as_mut().expect("a record is in flight");
-        batch.pending.remove(slot);
-        if !ok {
-            batch.failed.insert(slot);
-        }
-        if !batch.pending.is_empty() {
-            return;
-        }
-        let batch = self.batch.take().expect("checked above");
-        for slot in batch.failed.iter() {
-            self.member_failed(slot, MemberError::Gone, out);
-        }
-        if batch.failed == batch.record.targets {
-            return; // nothing was written anywhere
-        }
-        self.disk_dirty = batch.record.resync_offset == 0 && self.cfg.parities > 0;
-        self.disk_resync = batch.record.resync_offset;
-        if !batch.level {
-            self.half_epoch = self.half_epoch.max(batch.epoch);
-        }
-        self.all_durable |= batch.quiet && batch.failed.is_empty() && self.all_quiet;
-        if batch.confirms {
-            self.durable_epoch = self.durable_epoch.max(batch.epoch);
-        }
-        if self.disk_dirty && self.want_dirty && !self.view.failed {
-            self.want_dirty = false;
-            self.view.writable = true;
-            self.publish(out);
-        }
-        self.check_recorded(out);
-    }
-
-    fn check_recorded(&mut self, out: &mut Vec<ManagerAction>) {
-        let known = self.acks.iter().copied().min().unwrap_or(u32::MAX);
-        let recorded = known.min(self.durable_epoch).min(self.view.epoch);
-        if recorded > self.view.recorded {
-            self.view.recorded = recorded;
-            self.publish(out);
+    fn leave(&mut self, slot: u16, out: &mut Vec<ManagerAction>) {
+        let mut lost = self.lost();
+        lost.insert(slot);
+        let why = if self.cfg.parities == 0 {
+            Some(Refused::NoParity)
+        } else if self.view.failed {
+            Some(Refused::Failed)
+        } else if slot >= self.cfg.members || self.view.missing.contains(slot) {
+            Some(Refused::Empty)
+        } else if lost.len() > usize::from(self.cfg.parities) {
+            Some(Refused::Needed)
+        } else {
+            None
+        };
+        match why {
+            Some(why) => refuse(Wish::Leave(slot), why, out),
+            None => self.member_failed(slot, MemberError::Removed, out),
         }
     }
 
-    /// A record that says clean is in flight.
-    fn cleaning(&self) -> bool {
-        self.batch.is_some_and(|b| b.record.resync_offset != 0)
-    }
-
-    /// Data may have been written that no record has flushed. Where nothing is in sync yet, "clean" looks like "dirty".
-    fn must_flush(&self) -> bool {
-        self.disk_dirty && !self.all_durable
+    fn join(&mut self, slot: u16, out: &mut Vec<ManagerAction>) {
+        let why = if self.cfg.parities == 0 {
+            Some(Refused::NoParity)
+        } else if self.view.failed {
+            Some(Refused::Failed)
+        } else if self.view.read_only {
+            Some(Refused::ReadOnly)
+        } else if self.stopping {
+            Some(Refused::Stopping)
+        } else if !self.view.missing.contains(slot) || self.joining.contains(slot) {
+            Some(Refused::Occupied)
+        } else {
+            None
+        };
+        match why {
+            Some(why) => refuse(Wish::Join(slot), why, out),
+            None => {
+                self.joining.insert(slot);
+            }
+        }
     }
 
     /// What the sweep does without a member counts only for members that do not come back. Before all survivors have said
     /// twice that the member is missing, a power cut can bring it back as a fresh one.
     fn losses_recorded(&self) -> bool {
-        self.view.missing.is_empty() || self.view.recorded == self.view.epoch
+        (self.view.missing.is_empty() && self.view.filling.is_empty())
+            || self.view.recorded == self.view.epoch
     }
 
-    fn may_sweep(&self) -> bool {
-        self.cfg.parities > 0
-            && self.view.missing.len() < usize::from(self.cfg.parities)
-            && self.losses_recorded()
-            && !self.view.read_only
-            && !self.stuck
-            && !self.stopping
-    }
-
-    /// The resync_offset of an array without writes.
-    fn clean_offset(&self) -> u64 {
-        if self.cfg.parities == 0 || self.swept >= self.cfg.bands {
-            u64::MAX
-        } else {
-            self.swept * u64::from(self.cfg.band_rows)
+    fn check_recorded(&mut self, out: &mut Vec<ManagerAction>) {
+        let recorded = self.known().min(self.durable_epoch).min(self.view.epoch);
+        if recorded > self.view.recorded {
+            self.view.recorded = recorded;
+            self.publish(out);
+            let mut slots = self.view.missing;
+            for slot in self.joining.iter() {
+                slots.remove(slot);
+            }
+            if recorded == self.view.epoch && !self.view.failed && !slots.is_empty() {
+                out.push(ManagerAction::Note(Note::SpareWanted { slots }));
+            }
         }
     }
 
-    /// With as many members missing as the level tolerates there is no redundancy left that could disagree: parity *is* the
-    /// missing data.
-    fn maybe_skip_sweep(&mut self, now_ms: u64, out: &mut Vec<ManagerAction>) {
-        if self.cfg.parities > 0
-            && self.view.missing.len() == usize::from(self.cfg.parities)
-            && self.losses_recorded()
-            && !self.view.read_only
-            && self.swept < self.cfg.bands
-            && self.window.is_none()
-        {
-            self.all_swept(now_ms, out);
-        }
-    }
-
-    fn all_swept(&mut self, now_ms: u64, out: &mut Vec<ManagerAction>) {
-        if let Some(bitmap) = &mut self.bitmap {
-            bitmap.all_swept();
-        }
-        self.swept = self.cfg.bands;
-        self.view.synced = u64::MAX;
-        self.publish(out);
-        out.push(ManagerAction::Note(Note::InSync {
-            repaired: self.repaired,
-        }));
-        self.last_round_ms = now_ms;
-    }
-
-    /// Starts whatever is due: records, rounds, windows, the end.
+    /// Starts whatever is due: members to be filled, records, rounds, windows, the end.
     fn maintain(&mut self, now_ms: u64, out: &mut Vec<ManagerAction>) {
         if self.stopped {
             return;
         }
+        self.maybe_join(out);
         self.maybe_skip_sweep(now_ms, out);
-        self.maybe_record(out);
+        self.maybe_finish_fill(out);
+        self.maybe_record(now_ms, out);
         self.run_bitmap(now_ms, out);
         self.maybe_ask(now_ms, out);
         self.maybe_sweep(now_ms, out);
         if self.stopping && self.window.is_none() && self.batch.is_none() {
             let at_rest = self.cfg.parities == 0 || self.view.read_only || self.view.failed;
             let clean = self.disk_resync == self.clean_offset() && !self.must_flush();
-            if at_rest || (self.all_quiet && clean && self.bitmap_at_rest()) {
+            let told = self.finishing.is_empty() && !self.behind() && self.bitmap_at_rest();
+            if at_rest || (self.all_quiet && clean && told) {
                 self.stopped = true;
                 out.push(ManagerAction::Stopped);
             }
         }
     }
-
-    fn maybe_record(&mut self, out: &mut Vec<ManagerAction>) {
-        if self.batch.is_some() || self.view.read_only || self.view.failed || self.cfg.parities == 0
-        {
-            return;
-        }
-        let membership = self.durable_epoch < self.view.epoch;
-        let dirty = self.want_dirty && !(self.disk_dirty && self.bitmap_level());
-        let finish = self.stopping || self.swept >= self.cfg.bands;
-        let due = self.disk_resync != self.clean_offset() || (self.stopping && self.must_flush());
-        let clean = self.all_quiet && !self.want_dirty && finish && due;
-        if !(membership || dirty || clean) {
-            return;
-        }
-        // "Clean" on one member must not be durable while another still has data in its volatile cache, or a power cut
-        // leaves an array that is clean by its freshest superblock and has parity that does not match. So one more
-        // record goes first, which says what the members said already and flushes them all.
-        if !self.bitmap_ahead() {
-            return;
-        }
-        let level = std::mem::take(&mut self.level);
-        let flushed = self.all_durable;
-        #[cfg(feature = "planted-bugs")]
-        let flushed = flushed || self.bug(super::queue::Bug::CleanUnflushed);
-        let resync_offset = if level {
-            self.disk_resync
-        } else if clean && flushed {
-            self.clean_offset()
-        } else if dirty || self.disk_dirty {
-            0
-        } else {
-            self.disk_resync
-        };
-        let mut targets = SlotSet::EMPTY;
-        for slot in (0..self.cfg.members).filter(|s| !self.view.missing.contains(*s)) {
-            targets.insert(slot);
-        }
-        self.events += u64::from(!level);
-        let record = Record {
-            events: self.events,
-            resync_offset,
-            missing: self.view.missing,
-            targets,
-            filling: self.view.filling,
-            recovery: 0,
-        };
-        let confirms = self.half_epoch == self.view.epoch;
-        #[cfg(feature = "planted-bugs")]
-        let confirms = confirms || self.bug(super::queue::Bug::RecordOnce);
-        self.batch = Some(Batch {
-            record,
-            pending: targets,
-            failed: SlotSet::EMPTY,
-            epoch: self.view.epoch,
-            confirms,
-            quiet: self.all_quiet,
-            level,
-        });
-        out.push(ManagerAction::Record(record));
-    }
-
-    fn maybe_ask(&mut self, now_ms: u64, out: &mut Vec<ManagerAction>) {
-        if self.cfg.parities == 0 || self.view.read_only || self.view.failed {
-            return;
-        }
-        let idle_due = now_ms >= self.last_round_ms + self.cfg.safe_mode_delay_ms;
-        let due =
-            self.disk_resync != self.clean_offset() && self.swept >= self.cfg.bands && idle_due;
-        let due = due || (self.stopping && self.window.is_none());
-        if due
-            && self.round == Round::None
-            && !self.all_quiet
-            && self.batch.is_none()
-            && !self.want_dirty
-        {
-            self.rounds += 1;
-            self.round = Round::Asked {
-                round: self.rounds,
-                quiet: 0,
-            };
-            for queue in 0..self.cfg.queues {
-                out.push(ManagerAction::Send {
-                    queue,
-                    msg: Msg::Quiesce { round: self.rounds },
-                });
-            }
-        }
-    }
-
-    fn maybe_sweep(&mut self, now_ms: u64, out: &mut Vec<ManagerAction>) {
-        if self.window.is_some() {
-            if self.stopping {
-                out.push(ManagerAction::Send {
-                    queue: 0,
-                    msg: Msg::SweepAbort,
-                });
-            }
-            return;
-        }
-        if !self.sweeping() || now_ms < self.next_window_ms {
-            return;
-        }
-        let mut end = (self.swept + self.cfg.window).min(self.cfg.bands);
-        let present = self.facts().present;
-        if let Some(bitmap) = &mut self.bitmap {
-            // A sweep writes, so the members agree on the bits first.
-            if !bitmap.ahead(self.events, &present) {
-                return;
-            }
-            // Bands that the bitmap does not name are in sync.
-            let Some(needed) = bitmap.next_needed(self.swept) else {
-                return self.all_swept(now_ms, out);
-            };
-            self.swept = needed.start;
-            end = (needed.start + self.cfg.window).min(needed.end);
-        }
-        self.window = Some(self.swept);
-        self.window_started_ms = now_ms;
-        out.push(ManagerAction::Send {
-            queue: 0,
-            msg: Msg::Sweep {
-                kind: SweepKind::Resync,
-                first: self.swept,
-                end,
-            },
-        });
-    }
-
-    fn sweep_done(
-        &mut self,
-        now_ms: u64,
-        end: u64,
-        repaired: u64,
-        unreadable: u64,
-        foreground: u64,
-        out: &mut Vec<ManagerAction>,
-    ) {
-        let first = self.window.take().expect("a window is being swept");
-        self.repaired += repaired;
-        if unreadable > 0 {
-            self.stuck = true;
-            out.push(ManagerAction::Note(Note::SweepStuck { band: first }));
-            return;
-        }
-        if end <= first {
-            return;
-        }
-        if end >= self.cfg.bands {
-            return self.all_swept(now_ms, out);
-        }
-        if let Some(bitmap) = &mut self.bitmap {
-            bitmap.swept(first, end);
-        }
-        self.swept = end;
-        self.view.synced = end;
-        self.publish(out);
-        let bytes = (end - first) * u64::from(self.cfg.band_rows) * 512;
-        let rate = match self.cfg.sweep_ceiling {
-            _ if foreground > 0 => Some(self.cfg.sweep_floor.max(1)),
-            ceiling => ceiling,
-        };
-        if let Some(rate) = rate {
-            self.next_window_ms = self.window_started_ms + bytes * 1000 / rate;
-        }
-    }
 }
 
-fn refuse(wish: Wish, out: &mut Vec<ManagerAction>) {
-    let why = Refused::Unavailable;
+fn refuse(wish: Wish, why: Refused, out: &mut Vec<ManagerAction>) {
     out.push(ManagerAction::Note(Note::Refused { wish, why }));
 }

@@ -24,6 +24,7 @@ pub mod plan;
 pub mod planted;
 pub mod queue;
 pub mod recover;
+pub mod scrub;
 pub mod slab;
 pub mod sweep;
 pub mod types;

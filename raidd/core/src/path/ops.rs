@@ -19,7 +19,7 @@ pub(crate) enum OpKind {
     Write,
     /// Deliver chunks of one band whose member cannot be read.
     Recover,
-    /// Bring the parity of a run of bands in sync.
+    /// Resync, fill or check a run of bands.
     Sweep,
     /// Move a range of a request through a frame, without parity.
     Linear,
@@ -38,6 +38,8 @@ pub(crate) enum Phase {
     Delivering,
     /// Parity is being compared.
     Checking,
+    /// It is being found out which member is wrong.
+    Locating,
     /// Member writes are in flight.
     Writing,
     /// All is written, but a member failure is not recorded yet.
@@ -62,8 +64,11 @@ pub(crate) struct OpState {
     pub segs: List,
     /// Member I/Os in flight.
     pub pending: u32,
-    /// Members not to be used, as known at planning.
+    /// Members not to be read, as known at planning.
     pub missing: SlotSet,
+    /// Members neither read nor written, as known at planning. Those that are in `missing` only are being filled: they are
+    /// written.
+    pub absent: SlotSet,
     /// Members that were gone when they were to be read; with [`OpKind::Linear`] all that failed.
     pub bad: SlotSet,
     /// A read has failed since the plan was made, so that it has to be made again.
@@ -97,6 +102,7 @@ impl OpState {
             segs: List::EMPTY,
             pending: 0,
             missing,
+            absent: missing,
             bad: SlotSet::EMPTY,
             again: false,
             troubled: false,
@@ -183,7 +189,8 @@ impl QueueCore {
         if let Err(error) = result {
             if io.kind == IoKind::Read {
                 self.read_failed(op, &io, error);
-            } else {
+            } else if !self.late(&io) {
+                let state = &mut self.ops[op];
                 state.failed.insert(io.slot);
                 if state.kind != OpKind::Linear || error == MemberError::Gone {
                     self.report_failed(io.slot, error, out);

@@ -60,23 +60,25 @@ pub fn runs(mut mask: u128) -> impl Iterator<Item = (u32, u32)> {
 /// Chooses by the number of member reads, as MD does; a tie goes to [`Strategy::Encode`], which needs no multiplication.
 ///
 /// `masks[k]`: sectors written in data chunk k. `data_ok(k)`: its member can be read. `p_ok`, `q_ok`: likewise (`false` when
-/// the level has no such chunk). `trusted`: parity is in sync here; if not, old parity must never be adjusted.
+/// the level has no such chunk). `made`: a parity member is there that cannot be read, but has to get what belongs there (it is
+/// being filled): then parity is made new, and `p_ok` or `q_ok` is `false` for it. `trusted`: parity is in sync here; if not, old parity must never be adjusted.
 pub fn choose(
     masks: &[u128],
     data_ok: impl Fn(u16) -> bool,
     p_ok: bool,
     q_ok: bool,
+    made: bool,
     trusted: bool,
 ) -> Choice {
     let all = masks.iter().fold(0, |a, m| a | m);
     let (lo, hi) = hull(all).expect("a write touches something");
     let choice = |strategy| Choice { strategy, lo, hi };
-    if !p_ok && !q_ok {
+    if !p_ok && !q_ok && !made {
         return choice(Strategy::Plain);
     }
     let rows = span(lo, hi);
     let (mut encode, mut encode_ok) = (0u32, true);
-    let (mut update, mut update_ok) = (u32::from(p_ok) + u32::from(q_ok), trusted);
+    let (mut update, mut update_ok) = (u32::from(p_ok) + u32::from(q_ok), trusted && !made);
     let (mut touched, mut lost) = (0u32, 0u32);
     for (k, mask) in masks.iter().enumerate() {
         let ok = data_ok(k as u16);
@@ -128,8 +130,20 @@ mod tests {
     }
 
     fn strategy(picture: &[&str], parity: (bool, bool), trusted: bool) -> Strategy {
+        filled(picture, parity, false, trusted)
+    }
+
+    fn filled(picture: &[&str], parity: (bool, bool), made: bool, trusted: bool) -> Strategy {
         let (m, ok) = masks(picture);
-        choose(&m, |k| ok[usize::from(k)], parity.0, parity.1, trusted).strategy
+        choose(
+            &m,
+            |k| ok[usize::from(k)],
+            parity.0,
+            parity.1,
+            made,
+            trusted,
+        )
+        .strategy
     }
 
     const PQ: (bool, bool) = (true, true);
@@ -209,6 +223,18 @@ mod tests {
             strategy(&["w...", "....", "...."], (false, false), true),
             Strategy::Plain
         );
+    }
+
+    /// A parity member that is being filled is written, and its old content is of no use.
+    #[test]
+    fn parity_that_is_being_filled_is_made_new() {
+        let one = ["w...", "....", "....", "....", "....", "...."];
+        assert_eq!(filled(&one, (false, true), true, true), Strategy::Encode);
+        assert_eq!(filled(&one, (false, true), false, true), Strategy::Update);
+        let alone = ["w...", "....", "...."];
+        assert_eq!(filled(&alone, (false, false), true, true), Strategy::Encode);
+        let lost = ["w...", "!...", "....", "....", "....", "...."];
+        assert_eq!(filled(&lost, (true, false), true, true), Strategy::Recover);
     }
 
     #[test]

@@ -48,4 +48,18 @@ pub enum Bug {
     HeaderBehind,
     /// Manager: take what the bitmap names for swept.
     ForgetNeeded,
+    /// Manager: say in a checkpoint what no record has flushed.
+    CheckpointUnflushed,
+    /// Manager: publish the new frontier of a rebuild when its window begins.
+    FrontierEarly,
+    /// Manager: sweep bands of which some queue does not know yet that they are in the fill zone.
+    FillUnannounced,
+    /// Leave out the member being filled when a partial write goes to the fill zone.
+    SkipFilling,
+    /// Read a member being filled directly beyond the frontier.
+    ReadBeyondFrontier,
+    /// A rebuild decodes from parity that is not in sync and lets it stay so.
+    FillTrustsParity,
+    /// A repair believes the data where P and Q say that it is wrong.
+    RepairParityAlways,
 }

@@ -114,6 +114,8 @@ pub(crate) struct Io {
     pub slot: u16,
     pub sector: u64,
     pub sectors: u32,
+    /// Of the view at its begin.
+    pub epoch: u32,
 }
 
 /// Band numbers are spread well enough by one multiplication.
@@ -180,6 +182,10 @@ pub struct QueueCore {
     pub(crate) begun: Begun,
     /// Some band waits for its bit in the bitmap.
     pub(crate) bits_awaited: bool,
+    /// [`View::doubtful`] of the view.
+    pub(crate) doubtful: SlotSet,
+    /// By slot: the epoch that brought the member which is there now.
+    pub(crate) joined: Vec<u32>,
     pub(crate) need_dirty_sent: bool,
     pub(crate) wrote: bool,
     pub(crate) active: usize,
@@ -248,6 +254,8 @@ impl QueueCore {
             intent: None,
             begun: Begun::default(),
             bits_awaited: false,
+            doubtful: view.doubtful(),
+            joined: vec![0; n],
             need_dirty_sent: false,
             wrote: false,
             active: 0,
@@ -329,7 +337,7 @@ impl QueueCore {
             Event::Request { tag, request } => self.request(tag, request, out),
             Event::IoDone { io, result } => self.io_done(io, result, out),
             Event::Fenced { op, ok, mismatch } => self.fenced(op, ok, mismatch, out),
-            Event::Located { .. } => {}
+            Event::Located { op, lo, hi, wrong } => self.located(op, (lo, hi), wrong, out),
             Event::Msg(msg) => self.message(msg, out),
         }
     }
@@ -455,8 +463,9 @@ impl QueueCore {
         if self.direct_ios + usize::from(n) > self.direct_limit {
             return false;
         }
-        let missing = self.view.missing;
-        for slot in (0..n).filter(|s| !missing.contains(*s)) {
+        // A member that is being filled holds nothing yet that a flush could be about before its zone begins.
+        let without = self.view.absent_at(0);
+        for slot in (0..n).filter(|s| !without.contains(*s)) {
             #[cfg(feature = "planted-bugs")]
             if self.bug(Bug::FlushOne) && slot > 0 {
                 break;
@@ -488,6 +497,7 @@ impl QueueCore {
                 slot,
                 sector,
                 sectors,
+                epoch: self.view.epoch,
             })
             .expect("the I/O pool covers all that frames and limits admit");
         self.stats.member_ios += 1;
@@ -511,7 +521,7 @@ impl QueueCore {
         let io = self.ios.remove(io);
         if let Err(error) = result {
             self.stats.member_errors += 1;
-            if error == MemberError::Gone {
+            if error == MemberError::Gone && !self.late(&io) {
                 self.report_failed(io.slot, error, out);
             }
         }
@@ -525,6 +535,11 @@ impl QueueCore {
                 self.piece_done(tag, Ok(()), out);
             }
         }
+    }
+
+    /// The I/O went to the member that was in the slot before the one there now.
+    pub(crate) fn late(&self, io: &Io) -> bool {
+        io.epoch < self.joined[usize::from(io.slot)]
     }
 
     /// Tells the manager that a member has to leave the array.
@@ -608,7 +623,7 @@ impl QueueCore {
             }
             Msg::View(view) => self.new_view(view, out),
             Msg::Quiesce { round } => self.quiesce(round, out),
-            Msg::Sweep { first, end, .. } => self.start_sweep(first, end),
+            Msg::Sweep { kind, first, end } => self.start_sweep(kind, first, end),
             Msg::SweepAbort => self.abort_sweep(),
             Msg::Bits => self.bits_changed(out),
             Msg::Begun { round } => self.asked_begun(round, out),
@@ -624,8 +639,12 @@ impl QueueCore {
     }
 
     fn new_view(&mut self, view: View, out: &mut Actions) {
-        let changed = view.epoch != self.view.epoch;
+        let changed = (view.epoch, view.fill) != (self.view.epoch, self.view.fill);
+        if view.filling != self.view.filling {
+            self.new_members(&view);
+        }
         self.view = view;
+        self.doubtful = view.doubtful();
         if changed {
             let msg = Msg::ViewAck {
                 queue: self.cfg.queue,
@@ -657,6 +676,24 @@ impl QueueCore {
             if self.recorded(&failed) {
                 self.held_flushes.swap_remove(i);
                 self.maybe_complete(tag, out);
+            }
+        }
+    }
+
+    /// Slots got members that are to be filled. The failures of those before them are recorded and of no more concern.
+    fn new_members(&mut self, view: &View) {
+        for slot in view.filling.iter() {
+            if self.view.filling.contains(slot) {
+                continue;
+            }
+            self.joined[usize::from(slot)] = view.epoch;
+            for op in 0..self.ops.capacity() as u32 {
+                if let Some(state) = self.ops.get_mut(op) {
+                    state.failed.remove(slot);
+                }
+            }
+            for req in &mut self.reqs {
+                req.failed.remove(slot);
             }
         }
     }

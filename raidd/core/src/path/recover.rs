@@ -109,6 +109,20 @@ impl QueueCore {
         span(lo, hi) & !self.trouble(op).map_or(0, |t| t.hopeless)
     }
 
+    /// Rows of a member that turned out wrong count as lost. False if too many members have lost rows here.
+    pub(crate) fn blame(&mut self, op: u32, slot: u16, rows: u128) -> bool {
+        let trouble = self.trouble_mut(op);
+        if trouble.find(slot).is_none() {
+            if trouble.count == SUSPECTS {
+                return false;
+            }
+            trouble.add(slot);
+        }
+        let at = trouble.find(slot).expect("just added");
+        trouble.rows[at] |= rows;
+        true
+    }
+
     /// A read of an operation has failed.
     pub(crate) fn read_failed(&mut self, op: u32, io: &Io, error: MemberError) {
         #[cfg(feature = "planted-bugs")]
@@ -214,8 +228,8 @@ impl QueueCore {
     }
 
     /// Computes the data chunks that are lost, run by run of rows that lack the same ones. Answers the rows that cannot be
-    /// recovered; they are remembered in the operation's [`Trouble`].
-    pub(crate) fn recover_rows(&mut self, op: u32, out: &mut Actions) -> u128 {
+    /// recovered; they are remembered in the operation's [`Trouble`]. `index`: of which band of the run.
+    pub(crate) fn recover_rows(&mut self, op: u32, index: usize, out: &mut Actions) -> u128 {
         let OpState {
             first: band,
             lo,
@@ -224,7 +238,8 @@ impl QueueCore {
             ..
         } = self.ops[op];
         let gone = self.ops[op].unreadable();
-        let map = self.map(band);
+        let map = self.map(band + index as u64);
+        let frame = self.ops[op].frames[index];
         // Rows at which something else is lost than in the row before.
         let mut edges = 0u128;
         if let Some(trouble) = self.trouble(op) {
@@ -246,7 +261,7 @@ impl QueueCore {
                 0 => hi,
                 _ => (at + 1..hi).find(|r| edges >> r & 1 == 1).unwrap_or(hi),
             };
-            if !self.recover_run(op, &map, &gone, (at, end), out) {
+            if !self.recover_run(op, &map, frame, &gone, (at, end), out) {
                 hopeless |= span(at, end);
             }
             at = end;
@@ -262,6 +277,7 @@ impl QueueCore {
         &mut self,
         op: u32,
         map: &StripeMap,
+        frame: u32,
         gone: &SlotSet,
         (lo, hi): (u32, u32),
         out: &mut Actions,
@@ -296,7 +312,6 @@ impl QueueCore {
             (2, Some(p), Some(q)) => (Some(p), Some(q)),
             _ => return false,
         };
-        let frame = self.ops[op].frames[0];
         let srcs = self.sources(map, frame, lo, hi, &skip, out);
         let slice = |slot: u16| self.layout.slice(frame, slot, lo, hi);
         out.list.push(Action::Compute(Job::Recover {
@@ -313,7 +328,13 @@ impl QueueCore {
     /// that fails ([`Strategy::Recover`]) of the others. The member I/O that failed before may have covered other bands
     /// too, so it says little about this one.
     pub(crate) fn plan_decode(&mut self, op: u32, out: &mut Actions) {
-        self.ops[op].missing = self.view.missing;
+        // Where a rebuild has passed the band meanwhile, rows that were to be computed have not been read from the member:
+        // begin anew.
+        let lost = self.view.lost_at(self.ops[op].first);
+        if !lost.includes(&self.ops[op].missing) {
+            self.ops[op].strategy = Strategy::Plain;
+        }
+        self.ops[op].missing = lost;
         self.ops[op].again = false;
         let map = self.map(self.ops[op].first);
         let (mut lo, mut hi) = (u32::MAX, 0);
@@ -373,7 +394,7 @@ impl QueueCore {
     pub(crate) fn decode_read_done(&mut self, op: u32, out: &mut Actions) {
         if self.ops[op].strategy == Strategy::Recover {
             self.ops[op].phase = Phase::Recovering;
-            self.recover_rows(op, out);
+            self.recover_rows(op, 0, out);
             out.list.push(Action::Fence { op });
         } else if self.any_bad(op) {
             self.ops[op].strategy = Strategy::Recover;

@@ -12,13 +12,17 @@ impl QueueCore {
     /// Chooses a strategy for a partial write and starts its reads. Also called again when a read has failed: then all data is
     /// read that is left, the failed in pieces.
     pub(crate) fn plan_write(&mut self, op: u32, out: &mut Actions) {
-        self.ops[op].missing = self.view.missing;
+        let band = self.ops[op].first;
+        self.ops[op].missing = self.view.lost_at(band);
+        self.ops[op].absent = self.view.absent_at(band);
+        #[cfg(feature = "planted-bugs")]
+        if self.bug(super::queue::Bug::SkipFilling) {
+            self.ops[op].absent = self.ops[op].missing;
+        }
         self.ops[op].again = false;
         let state = &self.ops[op];
         let OpState {
-            first: band,
-            missing,
-            ..
+            missing, absent, ..
         } = *state;
         let failed = state.troubled || !state.bad.is_empty();
         if self.trouble(op).is_some_and(|t| t.too_many) {
@@ -30,6 +34,9 @@ impl QueueCore {
         let q_slot = map.q_slot();
         let p_ok = !missing.contains(map.p_slot());
         let q_ok = q_slot.is_some_and(|q| !missing.contains(q));
+        // A parity member that is being filled cannot be read here, but has to be right in the rows that are touched.
+        let filled = |slot: u16| missing.contains(slot) && !absent.contains(slot);
+        let made = missing != absent && (filled(map.p_slot()) || q_slot.is_some_and(filled));
         let trusted = band < self.view.synced || self.never_needed(band);
         #[cfg(feature = "planted-bugs")]
         let trusted = trusted || self.bug(super::queue::Bug::TrustStaleParity);
@@ -38,6 +45,7 @@ impl QueueCore {
             |k| !missing.contains(map.data_slot(k)),
             p_ok,
             q_ok,
+            made,
             trusted,
         );
         if failed && !matches!(choice.strategy, Strategy::Plain | Strategy::Impossible) {
@@ -110,7 +118,7 @@ impl QueueCore {
             return self.build(op, out);
         }
         let jobs = out.list.len();
-        let hopeless = self.recover_rows(op, out);
+        let hopeless = self.recover_rows(op, 0, out);
         let touched = (0..self.layout.data).fold(0, |a, k| a | self.op_mask(op, k));
         if hopeless & touched != 0 {
             out.list.truncate(jobs);
@@ -199,7 +207,7 @@ impl QueueCore {
             strategy,
             ..
         } = *state;
-        let gone = self.view.missing;
+        let gone = self.view.missing.union(&state.absent);
         #[cfg(feature = "planted-bugs")]
         if !full && self.bug(super::queue::Bug::AckBeforeWrite) {
             let segs = std::mem::replace(&mut self.ops[op].segs, List::EMPTY);
@@ -235,8 +243,7 @@ impl QueueCore {
                     {
                         continue;
                     }
-                    // Parity that the plan did not read or make (a member lost since) is not written.
-                    if !gone.contains(slot) && !self.ops[op].missing.contains(slot) {
+                    if !gone.contains(slot) {
                         for rows in plan::runs(good) {
                             self.op_io(op, 0, IoKind::Write, slot, slot, rows, out);
                         }

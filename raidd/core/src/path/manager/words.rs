@@ -32,7 +32,9 @@ pub enum ManagerEvent {
     Join {
         /// Which slot, below the number of members.
         slot: u16,
-        /// Sectors of the member's data area that already hold what they should (MD's recovery_offset); 0 for a new one.
+        /// Sectors of the member's data area that held what they should when it was last written (MD's recovery_offset). A
+        /// running array fills from the start all the same, since it may have been written meanwhile; what a member holds
+        /// counts only where the array starts with it, see [`ManagerConfig::recovery`].
         from: u64,
     },
     /// The operator takes a member out. As its failure, with [`MemberError::Removed`]; refused if the array could not go on.
@@ -108,8 +110,6 @@ pub enum Refused {
     NoRedundancy,
     /// There are no such bands.
     Range,
-    /// Not yet.
-    Unavailable,
 }
 
 /// What the edge must do for the manager.
