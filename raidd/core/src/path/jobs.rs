@@ -165,7 +165,8 @@ impl QueueCore {
         let map = self.map(band);
         let rows = self.layout.rows;
         let decoded = (0..self.layout.data).any(|k| missing.contains(map.data_slot(k)));
-        let usable = |slot: u16| !missing.contains(slot) && !(decoded && slot == map.p_slot());
+        let told = |slot: u16| decoded && slot == map.p_slot();
+        let usable = |slot: u16| !missing.contains(slot) && !told(slot);
         let (p, q) = self.parity(&map, frames[0], (0, rows), usable);
         let srcs = self.sources(&map, frames[0], 0, rows, &SlotSet::EMPTY, out);
         out.list.push(Action::Locate { op, srcs, p, q });

@@ -26,7 +26,8 @@ pub enum ManagerEvent {
     Tick,
     /// No requests come any more: leave the members clean.
     Stop,
-    /// The edge has opened a member for a missing slot, and all queues have its file: fill it. Taken up once the loss of the
+    /// The edge has opened a member for a missing slot, and all queues have its file: fill it. The file may be exchanged from
+    /// the [`Note::SpareWanted`] on that names the slot: before, a queue may still read and write what is there. Taken up once the loss of the
     /// slot's last member is recorded, and once a rebuild that has already made headway is done. Answered by
     /// [`Note::RebuildStarted`] or [`Note::Refused`].
     Join {
