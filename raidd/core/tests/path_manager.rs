@@ -88,6 +88,7 @@ impl Rig {
                 },
                 ManagerAction::Record(record) => self.records.push(record),
                 ManagerAction::Note(note) => self.notes.push(note),
+                ManagerAction::Bitmap(_) => unreachable!("the array has no bitmap"),
                 ManagerAction::Stopped => {}
             }
         }

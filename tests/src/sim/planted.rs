@@ -181,14 +181,6 @@ fn a_frontier_published_before_its_window_is_whole() {
 }
 
 #[test]
-fn a_window_swept_before_all_queues_know_the_zone() {
-    found_in(Bug::FillUnannounced, 2000, |s| {
-        s.favour_rebuilds();
-        s.favour_writes();
-    });
-}
-
-#[test]
 fn a_write_that_leaves_out_the_member_being_filled() {
     found_in(Bug::SkipFilling, 300, |s| {
         s.favour_rebuilds();

@@ -52,8 +52,6 @@ pub enum Bug {
     CheckpointUnflushed,
     /// Manager: publish the new frontier of a rebuild when its window begins.
     FrontierEarly,
-    /// Manager: sweep bands of which some queue does not know yet that they are in the fill zone.
-    FillUnannounced,
     /// Leave out the member being filled when a partial write goes to the fill zone.
     SkipFilling,
     /// Read a member being filled directly beyond the frontier.

@@ -352,10 +352,6 @@ impl Manager {
                     self.view.fill += 1;
                     self.publish(out);
                 }
-                #[cfg(feature = "planted-bugs")]
-                if self.bug(crate::path::queue::Bug::FillUnannounced) {
-                    self.granted = ahead;
-                }
                 if (first + self.cfg.window).min(self.cfg.bands) > self.granted {
                     return;
                 }
