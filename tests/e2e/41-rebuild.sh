@@ -3,7 +3,7 @@
 # added again. Then md takes what raidctl rebuilt: roles, events and numbers as it would have them itself, no stripe wrong,
 # the same bytes with each tolerated set of members missing.
 # bed: uml
-# time: 240
+# time: 300
 # mem: 6G
 . "$(dirname "$0")/lib.sh"
 . "$(dirname "$0")/interop.sh"
