@@ -160,3 +160,18 @@ fn a_card_that_is_not_there_or_too_old() {
     let findings = fakes.doctor("whole", "endless", "auto");
     assert_eq!(findings.len(), 256);
 }
+
+#[test]
+fn a_driver_that_hangs_is_waited_for_once() {
+    // A card that had fallen off the bus kept the first call of its driver for good, and with it doctor, create and stop.
+    let fakes = Fakes::new();
+    let begun = std::time::Instant::now();
+    let findings = fakes.doctor("whole", "hangs", "auto");
+    assert!(begun.elapsed().as_secs() >= 10, "it did hang");
+    let [finding] = &findings[..] else {
+        panic!("{findings:?}");
+    };
+    assert_eq!(finding.0, "warn");
+    assert!(finding.1.contains("does not answer"), "{finding:?}");
+    assert!(finding.2.contains("dmesg"), "{finding:?}");
+}

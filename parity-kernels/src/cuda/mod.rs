@@ -18,5 +18,5 @@ mod shapes;
 pub mod yardstick;
 
 pub use lane::{CudaLane, Gpu, GpuOptions, Shortage, gpus};
-pub use probe::{DeviceInfo, Probe, Selection, Unavailable, probe};
+pub use probe::{DeviceInfo, PATIENCE, Probe, Selection, Unavailable, patiently, probe};
 pub use ring::RingOptions;

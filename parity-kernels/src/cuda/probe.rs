@@ -1,6 +1,10 @@
-//! What CUDA devices there are, or why there are none. Plain data; gathering costs a driver start, up to a second.
+//! What CUDA devices there are, or why there are none. Plain data; gathering costs a driver start, up to a second, and never
+//! more than [`PATIENCE`]: a driver whose card has fallen off the bus may not come back from its first call.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use super::driver;
 use crate::offload::LaneError;
@@ -64,6 +68,8 @@ pub enum Unavailable {
     },
     /// The driver runs and finds no device.
     NoDevice,
+    /// The driver has not come back from its first calls.
+    Silent,
     /// The driver does not start.
     Failed {
         /// What it says.
@@ -125,6 +131,11 @@ impl fmt::Display for Unavailable {
                 version % 1000 / 10
             ),
             Unavailable::NoDevice => write!(f, "the CUDA driver finds no device"),
+            Unavailable::Silent => write!(
+                f,
+                "the CUDA driver does not answer (waited {} s)",
+                PATIENCE.as_secs()
+            ),
             Unavailable::Failed { what } => write!(f, "the CUDA driver does not work: {what}"),
             Unavailable::NoSuchDevice { wanted, present } if present.is_empty() => {
                 write!(f, "there is no GPU {wanted}, and no other")
@@ -151,11 +162,46 @@ pub struct Probe {
     pub devices: Vec<DeviceInfo>,
 }
 
-/// Look for devices.
+/// How long the driver may take for its first calls.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A thread is inside the driver's first calls and has been given up.
+static SILENT: AtomicBool = AtomicBool::new(false);
+
+/// Runs `work` in a thread of its own, which is left alone if it takes longer than [`PATIENCE`]: nothing can end a call of
+/// the driver. None then, or if there is no thread to be had.
+pub fn patiently<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (done, answer) = mpsc::channel();
+    let run = move || {
+        let _ = done.send(work());
+    };
+    std::thread::Builder::new()
+        .name("cuda-probe".into())
+        .spawn(run)
+        .ok()?;
+    answer.recv_timeout(PATIENCE).ok()
+}
+
+/// Look for devices. While a driver hangs only the first caller waits for it.
 ///
 /// # Errors
 /// Why there are none.
 pub fn probe() -> Result<Probe, Unavailable> {
+    if SILENT.load(Ordering::Acquire) {
+        return Err(Unavailable::Silent);
+    }
+    let found = patiently(|| {
+        let found = look();
+        SILENT.store(false, Ordering::Release);
+        found
+    });
+    found.unwrap_or_else(|| {
+        SILENT.store(true, Ordering::Release);
+        Err(Unavailable::Silent)
+    })
+}
+
+fn look() -> Result<Probe, Unavailable> {
     let driver_version = driver::load()?;
     let devices = driver::devices().map_err(Unavailable::failed)?;
     if devices.is_empty() {

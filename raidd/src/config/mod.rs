@@ -156,7 +156,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
 /// Reads the file at `path`; without one the default file if it exists, else the defaults.
 pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
     let (path, named) = path.map_or((Path::new(DEFAULT_PATH), false), |p| (p, true));
-    match std::fs::read_to_string(path) {
+    match text_of(path) {
         Ok(text) => parse(path, &text),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound && !named => Ok(Config::default()),
         Err(source) => Err(ConfigError::Read {
@@ -165,4 +165,24 @@ pub fn load(path: Option<&Path>) -> Result<Config, ConfigError> {
             source,
         }),
     }
+}
+
+/// Longest configuration that is read, in bytes.
+const LONGEST: u64 = 1 << 20;
+
+/// The text of a file; what has no end (a device, a pipe) is refused before it is opened.
+fn text_of(path: &Path) -> std::io::Result<String> {
+    use std::io::{Error, Read};
+    let about = std::fs::metadata(path)?;
+    if !about.is_file() && !about.is_dir() {
+        return Err(Error::other("not a regular file"));
+    }
+    let mut text = String::new();
+    std::fs::File::open(path)?
+        .take(LONGEST + 1)
+        .read_to_string(&mut text)?;
+    if text.len() as u64 > LONGEST {
+        return Err(Error::other("longer than 1 MiB"));
+    }
+    Ok(text)
 }

@@ -289,7 +289,11 @@ fn gpus(tree: &Tree, wanted: Wanted) -> Gpus {
             let chosen = selection.choose(&probe.devices).unwrap_or_default();
             let gpu = |info: DeviceInfo| Gpu {
                 pci: tree.pci(&info.pci_address),
-                opens: chosen.contains(&info).then(|| opens(&info)),
+                opens: chosen.contains(&info).then(|| {
+                    let info = info.clone();
+                    let silent = || Err("the CUDA driver does not answer".to_string());
+                    cuda::patiently(move || opens(&info)).unwrap_or_else(silent)
+                }),
                 info,
             };
             Cuda {

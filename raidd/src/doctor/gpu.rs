@@ -65,6 +65,10 @@ pub fn advice(why: &Unavailable, named: bool, card: bool) -> (Status, &'static s
             Status::Warn,
             "start the machine again: the driver's library and its kernel module are of different versions",
         ),
+        Unavailable::Silent => (
+            Status::Warn,
+            "see what dmesg says (NVRM, Xid): a card that has fallen off the bus needs a reset or a start of the machine",
+        ),
         Unavailable::Failed { .. } => (Status::Warn, "see what nvidia-smi and dmesg (NVRM) say"),
         Unavailable::TooWeak { .. } if named => {
             (Status::Fail, "name a card of Volta (7.0) or later")

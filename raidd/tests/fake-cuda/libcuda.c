@@ -3,6 +3,7 @@
  * "done" are declared without their parameters. */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { DONE = 0, OUT_OF_MEMORY = 2, NO_DEVICE = 100, MISMATCH = 803, UNKNOWN = 999 };
 
@@ -21,6 +22,8 @@ int cuDriverGetVersion(int *version)
 int cuInit(unsigned flags)
 {
 	(void)flags;
+	while (is("hangs"))
+		pause();
 	return is("no-device") ? NO_DEVICE : is("mismatch") ? MISMATCH : is("unknown") ? UNKNOWN : DONE;
 }
 

@@ -396,7 +396,7 @@ mod tests {
         let missing: Missing = "5:4:8:100:0".parse().expect("five numbers");
         let excuse = Excuse {
             missing,
-            rows: vec![110..112],
+            rows: std::iter::once(110..112).collect(),
         };
         let covered: Vec<u64> = (0..72).filter(|&sector| excuse.covers(sector)).collect();
         assert_eq!(covered, [24 + 8 + 2, 24 + 8 + 3]);
