@@ -48,6 +48,12 @@ impl World {
 
     /// Nothing is lost: as long as something is in flight, something ends.
     pub fn check_progress(&mut self) -> Outcome {
+        let oldest = self.oldest();
+        if oldest != self.waiting.0 {
+            self.waiting = (oldest, self.tally.steps);
+        } else if oldest != u64::MAX && self.tally.steps > self.waiting.1 + 2 * BOUND {
+            return Err(format!("a request is never answered: {}", self.stuck()));
+        }
         let done = self.now + self.manager.headway() + self.tally.records;
         if done != self.progress.0 {
             self.progress = (done, self.tally.steps);

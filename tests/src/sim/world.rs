@@ -196,6 +196,8 @@ pub struct World {
     pub position: Vec<u64>,
     /// What has been done, and the step at which it last grew.
     pub progress: (u64, u64),
+    /// When the oldest request in flight was sent, and the step since which it is the oldest.
+    pub waiting: (u64, u64),
     pub tally: Tally,
     pub engine: Engine,
 }
@@ -307,6 +309,7 @@ impl World {
             position: vec![0; usize::from(setup.queues)],
             tally: Tally::default(),
             progress: (0, 0),
+            waiting: (u64::MAX, 0),
             engine,
             layout,
             rng,

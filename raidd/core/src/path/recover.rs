@@ -366,6 +366,10 @@ impl QueueCore {
             for slot in wanted.iter() {
                 self.read_slot(op, slot, (lo, hi), out);
             }
+            // Begun anew, where all that is wanted is known to be bad: nothing is read, and nothing would go on.
+            if self.ops[op].pending == 0 {
+                self.reads_done(op, out);
+            }
             return;
         }
         if !wanted.intersects(&gone)
