@@ -29,4 +29,5 @@ pub mod slab;
 pub mod sweep;
 pub mod types;
 pub mod view;
+mod views;
 pub mod write;
