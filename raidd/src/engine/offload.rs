@@ -14,7 +14,7 @@ use raid_core::path::types::Event;
 
 use super::workshop::{FLYING, Pending, Workshop};
 use crate::lane::LanePlan;
-use crate::lane::cost::{Choice, Inputs, choose};
+use crate::lane::cost::{Choice, Inputs, Lag, choose, lane_end_ns};
 use crate::lane::supervisor::{Link, Note};
 
 /// An awake lane without work is parked after this time.
@@ -37,6 +37,7 @@ pub(super) struct Offload {
     link: Option<Link>,
     lane: Option<Box<dyn Lane>>,
     cost: LaneCost,
+    lag: Lag,
     stuck: bool,
     /// The lane said that it is full, or worse.
     look: bool,
@@ -81,6 +82,7 @@ impl Offload {
                 latency_ns: 0.0,
                 ns_per_byte: 0.0,
             },
+            lag: Lag::default(),
             stuck: false,
             look: false,
             moved: now,
@@ -105,12 +107,16 @@ impl Workshop {
             let at = self.batch[i];
             let bytes = self.works[at as usize].job().data_bytes() as u64;
             let cpu_ns = self.cpu_ns(at);
-            let mut goes = self.wanted(cpu_ns, ahead_ns, bytes, queued, awake, now);
+            let expected_ns = self.wanted(at, cpu_ns, ahead_ns, bytes, queued, awake, now);
+            let mut goes = expected_ns.is_some();
             if goes && self.depends(kept, i) {
                 self.tally.kept_dependent += 1;
                 goes = false;
             }
             if goes && self.submit(at, bytes, &mut fence, now) {
+                // What wakes a lane comes late, which says nothing of others.
+                let expected_ns = expected_ns.filter(|_| awake);
+                self.works[at as usize].expected_ns = expected_ns.unwrap_or(0.0);
                 awake = true;
                 queued += bytes;
             } else {
@@ -142,19 +148,19 @@ impl Workshop {
         offload.plan.cpu.ns(Op::of(&job), job.data_bytes(), cold)
     }
 
-    /// Whether the lane is the place for a job; counts why not.
+    /// When the job would be back if the lane is the place for it, in ns from now, as measured beforehand; counts why not.
     fn wanted(
         &mut self,
+        at: u32,
         cpu_ns: f64,
         ahead_ns: f64,
         bytes: u64,
         queued: u64,
         awake: bool,
         now: Instant,
-    ) -> bool {
-        let Some(offload) = &mut self.offload else {
-            return false;
-        };
+    ) -> Option<f64> {
+        let op = Op::of(&self.works[at as usize].job());
+        let offload = self.offload.as_mut()?;
         if now.duration_since(offload.missed_since) > MISSED_FOR {
             (offload.missed_ns, offload.missed_since) = (0.0, now);
         }
@@ -163,20 +169,24 @@ impl Workshop {
             ahead_ns,
             bytes,
             cost: offload.cost,
+            lag: offload.lag.of(op),
             queued,
             awake,
             missed_ns: offload.missed_ns,
         };
-        match choose(&inputs, &offload.plan.policy) {
-            Choice::Lane => return true,
+        match choose(&inputs, &offload.plan.policy.of(op)) {
+            Choice::Lane => return Some(lane_end_ns(&inputs)),
             Choice::Small => self.tally.kept_small += 1,
-            Choice::Late => self.tally.kept_late += 1,
+            Choice::Late => {
+                offload.lag.kept(op);
+                self.tally.kept_late += 1;
+            }
             Choice::Asleep => {
                 offload.missed_ns += cpu_ns;
                 self.tally.kept_asleep += 1;
             }
         }
-        false
+        None
     }
 
     fn submit(&mut self, at: u32, bytes: u64, fence: &mut Option<u32>, now: Instant) -> bool {
@@ -259,7 +269,7 @@ impl Workshop {
         };
         match note {
             Note::Opened(lane) => {
-                offload.cost = lane.cost();
+                (offload.cost, offload.lag) = (lane.cost(), Lag::default());
                 offload.moved = Instant::now();
                 offload.lane = Some(lane);
                 self.tally.opens += 1;
@@ -281,7 +291,12 @@ impl Workshop {
     fn land(&mut self, done: &Done, now: Instant, out: &mut Vec<Event>) -> Result<(), LaneError> {
         match self.works.get(done.token as usize) {
             Some(work) if work.flying => {
-                self.tally.lane_ns += now.duration_since(work.since).as_nanos() as u64;
+                let took = now.duration_since(work.since).as_nanos() as u64;
+                self.tally.lane_ns += took;
+                if let Some(offload) = &mut self.offload {
+                    let op = Op::of(&work.job());
+                    offload.lag.seen(op, work.expected_ns, took as f64);
+                }
                 self.settle(done.token, done.mismatch.any(), out);
                 Ok(())
             }

@@ -35,6 +35,8 @@ pub(super) struct Work {
     pub flying: bool,
     /// When it was handed over.
     pub since: Instant,
+    /// When it was expected back from the lane, in ns after that; 0 if nothing is to be learnt from it.
+    pub expected_ns: f64,
 }
 
 pub(super) fn range(slice: &BufSlice) -> BufRange {
@@ -63,6 +65,7 @@ impl Work {
             fence: 0,
             flying: false,
             since: Instant::now(),
+            expected_ns: 0.0,
         }
     }
 
