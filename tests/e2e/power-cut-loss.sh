@@ -4,6 +4,7 @@
 # neither by raidctl nor by mdadm, and what was flushed is there: all of it, except in the write hole where the array had
 # to be forced (dirty and a member short).
 # RAIDD_CUTS and so on as in 60-power-cut.sh.
+# Run by hand: docs/measurements/faults.md says what is open about it.
 # bed: uml
 # time: 120
 # mem: 5G
