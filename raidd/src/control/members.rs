@@ -183,15 +183,7 @@ pub(super) fn reply(
         name: running.name.clone(),
         uuid: uuid_text(&running.uuid),
         outcome,
-        members: members
-            .iter()
-            .map(|m| MemberView {
-                slot: m.slot,
-                path: m.path.clone(),
-                number: m.number,
-                state: m.state,
-            })
-            .collect(),
+        members: members.iter().map(MemberView::from).collect(),
         problems,
     }
 }

@@ -10,8 +10,8 @@ pub use super::member_protocol::{
     AddRequest, MembersReply, MembersRequest, ScrubAction, ScrubRequest, SetRequest,
 };
 use crate::array_api::{
-    ArrayStatus, BitmapStatus, GpuStatus, Health, MemberState, ParityChoice, ScrubReport,
-    SweepKind, SweepLimits,
+    ArrayStatus, BitmapStatus, GpuStatus, Health, MemberState, MemberStatus, ParityChoice,
+    ScrubReport, SweepKind, SweepLimits,
 };
 
 /// Version of the protocol. A daemon answers other versions with an error that names its own.
@@ -293,6 +293,17 @@ pub struct MemberView {
     pub state: MemberState,
 }
 
+impl From<&MemberStatus> for MemberView {
+    fn from(m: &MemberStatus) -> MemberView {
+        MemberView {
+            slot: m.slot,
+            path: m.path.clone(),
+            number: m.number,
+            state: m.state,
+        }
+    }
+}
+
 /// What every verb shows of an array.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArrayView {
@@ -454,16 +465,7 @@ impl From<&ArrayStatus> for ArrayView {
             chunk_bytes: s.chunk_bytes,
             size_bytes: s.size_bytes,
             device: Some(s.device.clone()),
-            members: s
-                .members
-                .iter()
-                .map(|m| MemberView {
-                    slot: m.slot,
-                    path: m.path.clone(),
-                    number: m.number,
-                    state: m.state,
-                })
-                .collect(),
+            members: s.members.iter().map(MemberView::from).collect(),
             state: state_words(s),
         }
     }

@@ -390,8 +390,9 @@ impl Manager {
         }
     }
 
-    fn join(&mut self, slot: u16, out: &mut Vec<ManagerAction>) {
-        let why = if self.cfg.parities == 0 {
+    /// Why no background walk can begin on this array at all.
+    fn no_sweeps(&self) -> Option<Refused> {
+        if self.cfg.parities == 0 {
             Some(Refused::NoParity)
         } else if self.view.failed {
             Some(Refused::Failed)
@@ -399,6 +400,14 @@ impl Manager {
             Some(Refused::ReadOnly)
         } else if self.stopping {
             Some(Refused::Stopping)
+        } else {
+            None
+        }
+    }
+
+    fn join(&mut self, slot: u16, out: &mut Vec<ManagerAction>) {
+        let why = if let Some(why) = self.no_sweeps() {
+            Some(why)
         } else if !self.view.missing.contains(slot) || self.joining.contains(slot) {
             Some(Refused::Occupied)
         } else {

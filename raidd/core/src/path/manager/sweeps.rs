@@ -242,14 +242,8 @@ impl Manager {
         out: &mut Vec<ManagerAction>,
     ) {
         let end = end.min(self.cfg.bands);
-        let why = if self.cfg.parities == 0 {
-            Some(Refused::NoParity)
-        } else if self.view.failed {
-            Some(Refused::Failed)
-        } else if self.view.read_only {
-            Some(Refused::ReadOnly)
-        } else if self.stopping {
-            Some(Refused::Stopping)
+        let why = if let Some(why) = self.no_sweeps() {
+            Some(why)
         } else if self.scrub.is_some() {
             Some(Refused::Busy)
         } else if first >= end {
